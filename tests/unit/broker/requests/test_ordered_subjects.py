@@ -14,7 +14,19 @@ from brokerset_protocol.codes import ResponseCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.errors import Rejected
 from brokerset_rig.metadata_parts import file_changes
-from brokerset_rig.ordered_broker import RETRY, SUBJECT, Brokers, Call, FakeConnection, owner, send_one
+from brokerset_rig.ordered_broker import (
+    RETRY,
+    SUBJECT,
+    Brokers,
+    Call,
+    FakeConnection,
+    batch,
+    bodies,
+    owner,
+    send_fields,
+    send_one,
+    turns,
+)
 
 SUBJECT_REFUSED = ResponseCode.BROKERSET_SUBJECT_REFUSED
 
@@ -191,3 +203,36 @@ async def test_a_broker_in_no_group_refuses_subjects(brokers: Brokers) -> None:
         await processor.put(FakeConnection(), command)  # type: ignore[arg-type]  # the part that is used
 
     assert refused.value.code == SUBJECT_REFUSED
+
+
+async def test_a_delayed_message_of_a_deleted_topic_does_not_come_into_a_subject(brokers: Brokers) -> None:
+    """Its place in the subject's order is unknown: it is dropped, and those of other topics are delivered."""
+    master = brokers.make()
+    await master.lead()
+    for topic in (SUBJECT, "plain"):
+        body = b"late of " + topic.encode()
+        sent = await master.call(310, body, **send_fields("DELAY\x011\x02WAIT\x01false\x02", b=topic))
+        assert sent.code == 0
+    assert (await master.call(215, topic=SUBJECT)).code == 0
+    await master.open(4)
+    await master.confirm()
+    master.clock.advance(10_000)
+    master.delay.start()
+    await turns()
+    master.delay.stop()
+
+    assert [bodies(master, SUBJECT, queue) for queue in range(4)] == [[]] * 4
+    assert bodies(master, "plain") == [b"late of plain"]
+
+
+async def test_a_topic_is_made_whatever_word_is_in_a_message(brokers: Brokers) -> None:
+    """That a message is one of a subject says its stamp alone, not its body or a value of a property."""
+    master = brokers.make()
+    await master.lead()
+    word = await master.call(310, b"ORDER_STAMP", **send_fields("KEYS\x01ORDER_STAMP\x02", b="plain"))
+    stamped_one = await master.call(310, b"x", **{**send_one(), "b": "other"})
+    stamped_batch = await master.call(320, batch("p", 1, [0]), **send_fields(m="true", b="other"))
+
+    assert word.code == 0
+    not_open = ResponseCode.BROKERSET_QUEUE_NOT_OPEN
+    assert (stamped_one.code, stamped_batch.code) == (not_open, not_open)
