@@ -388,6 +388,7 @@ class Broker:
             levels=self.levels,
             config_folder=settings.store_path_root_dir / "config",
             admission=self.admission,
+            is_subject=self.ordered.is_subject,
         )
         self.services = RoleServices([self.delay])
         self._source = StoreSource(self.store, clock)

@@ -42,6 +42,9 @@ HOST = Host(bytes([127, 0, 0, 1]), 10911)
 Sent = tuple[str, int, int]
 """Producer, epoch, sequence."""
 
+WAITING = (ResponseCode.SUCCESS, ResponseCode.BROKERSET_SEQUENCE_GAP, ResponseCode.BROKERSET_QUEUE_SEALED)
+"""Answers that say of the log what has to be confirmed first."""
+
 
 @dataclass
 class ModelLog:
@@ -112,6 +115,7 @@ class Master:
     """A master on a log; `ChangeLog` as far as sends need it."""
 
     replicated = True
+    taken_over_end = 0
 
     def __init__(self, log: ModelLog, state: PartitionStatus) -> None:
         self.log = log
@@ -231,8 +235,7 @@ async def check(plan: list[tuple[Any, ...]]) -> None:
                 call = await master.send(producer, epoch, first, count)
                 assert log.sent() == [*sent, *stored_now]
                 if call.answer is None:
-                    master_codes = (ResponseCode.SUCCESS, ResponseCode.BROKERSET_SEQUENCE_GAP)
-                    assert code in master_codes
+                    assert code in WAITING
                     pending.append(call)
                     if code == ResponseCode.SUCCESS:
                         told.append((call, [(producer, epoch, first + at) for at in range(count)]))

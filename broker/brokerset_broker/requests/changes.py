@@ -37,6 +37,11 @@ class ChangeLog(Protocol):
         """Whether changes are records of a log that others have; ordered subjects need that."""
         ...
 
+    @property
+    def taken_over_end(self) -> int:
+        """All that this mastership found in the log, confirmed or not, lies below this offset."""
+        ...
+
     def flush_producers(self) -> None:
         """Write what ordered subjects' queues have got of their producers since the last time."""
         ...

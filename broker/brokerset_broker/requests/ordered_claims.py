@@ -258,7 +258,11 @@ class ClaimProcessor:
 
         def decide() -> Sequence[Change]:
             known = self._ordered.state.fence(*key)
-            if known is None or not fence.overtakes(known):  # deleted, or taken over, or released before
+            deleted = known is None and (
+                self._topics.get(key.topic) is None or key.topic in self._topics.going
+            )
+            if deleted or not fence.overtakes(known):  # or taken over, or released before
+                self._ordered.claims.confirmed(key, fence)  # without a record: it is not on its way any more
                 return ()
             return [FencesPut({f"{key.topic}@{key.group}": {key.queue_id: fence}})]
 

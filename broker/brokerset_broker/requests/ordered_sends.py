@@ -23,7 +23,7 @@ from brokerset_broker.requests.statistics import BrokerStats
 from brokerset_broker.requests.traffic import Traffic
 from brokerset_broker.store.errors import PutStatus, StoreRefused
 from brokerset_broker.tables.metadata.key_locks import KeyLocks
-from brokerset_broker.tables.ordered.live_producers import RECORD_MESSAGES, LiveQueue
+from brokerset_broker.tables.ordered.live_producers import RECORD_MESSAGES, LiveQueue, counted_from
 from brokerset_broker.tables.ordered.ordered_tables import OrderedTables
 from brokerset_broker.tables.ordered.sequences import Decision, Stamps, Verdict, decide_send, stamps_of
 from brokerset_broker.tables.ordered.values import queue_key
@@ -240,8 +240,14 @@ class OrderedSends:
                 return
             generation = live.generation
             known = ordered.state.producers.get(topic, {}).get(queue_id)
-            begin = max(store.queue_min(topic, queue_id), known.complete_to if known is not None else 0)
-            queue, end = LiveQueue(known, begin), store.tail(topic, queue_id)[0]
+            begin, end = store.queue_min(topic, queue_id), store.tail(topic, queue_id)[0]
+            queue = counted_from(known, begin, end)
+            if known is not None and known.complete_to > end:
+                log.error(
+                    "the log has lost messages of a subject that were counted: all of the queue is read",
+                    topic=topic, queue_id=queue_id, counted_to=known.complete_to, begin=begin, end=end,
+                )  # fmt: skip
+            begin = queue.complete_to
             for first in range(begin, end, READ_AT_ONCE):
                 for queue_offset in range(first, min(end, first + READ_AT_ONCE)):
                     self._count(queue, topic, queue_id, queue_offset)
@@ -277,8 +283,9 @@ class OrderedSends:
 
     def _store_rest(self, request: _Request, live: LiveQueue, skip: int) -> Reply:
         producer, count = request.stamps.producer_id, request.stamps.messages - skip
+        now_ms = self._clock.now_ms()
         if producer not in live.producers and not (
-            live.make_room(self._clock.now_ms()) and self._ordered.live.has_room()
+            live.make_room(now_ms) and self._ordered.live.has_room(now_ms)
         ):
             self._counters.refused_send("full")
             raise Rejected(
@@ -341,8 +348,9 @@ class OrderedSends:
         if verdict in (Verdict.GAP, Verdict.UNKNOWN, Verdict.SEALED):
             ext = SendRefusedResponse(next_sequence=decision.next_sequence).to_ext()
         answer = request.command.reply(code, f"{text}; nothing was stored", ext=ext)
-        if verdict is Verdict.GAP:
-            return self._when_confirmed(request, end, lambda: answer)
+        if verdict in (Verdict.GAP, Verdict.SEALED):
+            # A seal of this mastership is confirmed when it is seen; one of before may not be yet.
+            return self._when_confirmed(request, max(end, self._changes.taken_over_end), lambda: answer)
         return answer
 
     def _place(self, request: _Request) -> tuple[int, str]:

@@ -85,7 +85,7 @@ class SubjectQueuesProcessor:
         subject = self._ordered.state.subjects.get(topic)
         if subject is None:
             raise _refused(f"the subject {topic} was deleted meanwhile")
-        return command.reply(body=_body(topic, subject).to_json())
+        return command.reply(body=_body(wanted, subject).to_json())
 
     def _decide(self, wanted: SubjectQueues) -> Sequence[Change]:
         """What has to change. Nothing comes between the end of a queue that is read here and its record: a
@@ -160,15 +160,18 @@ class SubjectQueuesProcessor:
         return [TopicsDeleted((*retries, topic))]
 
 
-def _body(topic: str, subject: Subject) -> SubjectQueues:
+def _body(wanted: SubjectQueues, subject: Subject) -> SubjectQueues:
+    """What became of the queues that were asked for; all that were ever sealed here would have no bound."""
+    listed = sorted(queue.queue_id for queue in wanted.queues)
     queues = tuple(
         SubjectQueue(
             queue_id, queue.partition_id, queue.state,
             queue.end if queue.state is PartitionStatus.SEALED else None,
         )
-        for queue_id, queue in subject.queues.items()
+        for queue_id in listed
+        if (queue := subject.queues.get(queue_id)) is not None
     )  # fmt: skip
-    return SubjectQueues(topic, subject.order_strategy, subject.version, False, queues)
+    return SubjectQueues(wanted.subject, subject.order_strategy, subject.version, False, queues)
 
 
 def _refused(reason: str) -> Rejected:

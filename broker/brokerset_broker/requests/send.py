@@ -553,7 +553,7 @@ class SendProcessor:
         if self._topics.get(topic) is not None:
             return ()
         header = SendMessageV2.from_ext(command.ext)
-        if Property.ORDER_STAMP in (header.properties or "") or Property.ORDER_STAMP.encode() in command.body:
+        if _is_stamped(command, header.properties or ""):
             raise Rejected(
                 ResponseCode.BROKERSET_QUEUE_NOT_OPEN,
                 f"the ordered subject {topic} is not on this broker (yet); try again soon, with a new route",
@@ -637,6 +637,18 @@ def _refuse_unusual(items: Sequence[BatchItem]) -> None:
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"a batch has plain messages only, not such with {found[0]}: send this one by itself",
             )
+
+
+def _is_stamped(command: Command, properties: str) -> bool:
+    """Whether a message of a request has an order stamp; what cannot be read has none."""
+    try:
+        if command.ext.get("m") != "true":
+            return Property.ORDER_STAMP in decode_properties(properties.encode())
+        return any(
+            Property.ORDER_STAMP in decode_properties(item.properties) for item in iterate_batch(command.body)
+        )
+    except FormatError:
+        return False
 
 
 def _delay_level(text: str | None) -> int:

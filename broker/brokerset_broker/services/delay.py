@@ -7,7 +7,7 @@ become due in the order of their queue. Nothing runs while nothing waits.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -79,8 +79,11 @@ class DelayService:
         levels: DelayLevels,
         config_folder: Path,
         admission: Admission,
+        is_subject: Callable[[str], bool],
     ) -> None:
+        """`is_subject` tells topics whose messages have an order, which delayed ones have not."""
         self._store = store
+        self._is_subject = is_subject
         self._clock = clock
         self._table = levels
         self._file = ConfigFile(config_folder / _FILE, lambda: self._confirmed.encode)
@@ -250,6 +253,13 @@ class DelayService:
         self._changed = True
         if topic is None or queue is None or not queue.isdigit():
             log.error("delayed message without a destination is dropped", offset=record.offset)
+            return
+        if self._is_subject(topic.decode()):
+            log.error(
+                "delayed message of a deleted topic is dropped: an ordered subject has its name now",
+                topic=topic.decode(),
+                offset=record.offset,
+            )
             return
         try:
             appended = self._store.append(

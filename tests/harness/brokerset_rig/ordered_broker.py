@@ -130,7 +130,7 @@ class OrderedBroker:
         levels = DelayLevels.parse(self.settings.message_delay_level)
         delay = DelayService(
             store=self.store, clock=clock_, levels=levels, config_folder=folder / "config",
-            admission=self.admission,
+            admission=self.admission, is_subject=self.ordered.is_subject,
         )  # fmt: skip
         for manager in (self.topics, self.groups, self.offsets, delay, self.ordered):
             manager.load()

@@ -72,7 +72,12 @@ class Parts:
         self.offsets = OffsetManager(live, clock)
         admission, levels = Admission("b", 6), DelayLevels.parse(self.settings.message_delay_level)
         self.delay = DelayService(
-            store=self.store, clock=clock, levels=levels, config_folder=folder / "config", admission=admission
+            store=self.store,
+            clock=clock,
+            levels=levels,
+            config_folder=folder / "config",
+            admission=admission,
+            is_subject=lambda topic: False,
         )
         for manager in (self.topics, self.groups, self.offsets, self.delay):
             manager.load()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from brokerset_broker.tables.locks import SESSION_LOCK_SECONDS
+from brokerset_broker.tables.ordered.values import ProducersPart, ProducersPut, ProducerState
 from brokerset_protocol.bodies.queues import LockBatchRequest, LockBatchResponse, MessageQueue
 from brokerset_protocol.codes import ResponseCode
 from brokerset_rig.ordered_broker import (
@@ -226,6 +227,27 @@ async def test_a_seal_that_was_not_confirmed_is_carried_out_or_gone_whole(broker
         group_of.crash()
 
 
+async def test_a_seal_that_a_new_master_found_is_answered_when_it_is_confirmed(brokers: Brokers) -> None:
+    """A new master applies its log to the end, confirmed or not. That a queue is sealed it says to producers
+    and to controllers once the seal is confirmed: if it is lost after all, nobody heard of it
+    (statement 74)."""
+    master, slave = await group(brokers)
+    await master.send(2)
+    await master.copy_to(slave)
+    await slave.metadata.write_stamp()
+    await master.start(21_031, master.queues_body((0, 100, "Sealed"), version=2))
+    await master.copy_to(slave)
+    await fail_over(master, slave)
+    send = await slave.start(310, b"2", **send_one(sequence=2))
+    push = await slave.start(21_031, slave.queues_body((0, 100, "Sealed"), version=2))
+    early = [send.code, push.code]
+    await slave.confirm()
+
+    assert early == [None, None]
+    assert [send.code, push.code] == [ResponseCode.BROKERSET_QUEUE_SEALED, 0]
+    assert send.ext["nextSequence"] == "2"
+
+
 async def test_a_deposed_master_opens_again_what_it_had_only_begun_to_seal(brokers: Brokers) -> None:
     """The mark of a seal goes with the role: a master whose seal nobody got does not refuse sends for it."""
     master = await brokers.master()
@@ -256,6 +278,55 @@ async def test_producers_are_counted_again_after_a_truncation(brokers: Brokers) 
 
     assert again.code == 0
     assert bodies(master) == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_record_of_producers_that_was_not_confirmed_is_lost_with_its_messages(
+    brokers: Brokers, restarted: bool
+) -> None:
+    """A master that wrote messages and their record, loses both and leads again before another one's
+    snapshot stores the messages again, instead of answering that they are stored (statements 25, 67)."""
+    master = await brokers.master()
+    await master.send(1)
+    master.metadata.flush_producers()
+    await master.confirm()
+    end = master.log.max_offset
+    await master.start(320, batch("p", 1, [1, 2]), **send_fields(m="true"))
+    master.metadata.flush_producers()
+    await master.follow()
+    if restarted:
+        await master.close()
+        master = brokers.make()
+        await master.metadata.start_following()
+    await master.log.truncate(end, keep_copy=False)
+    master.metadata.truncated(end)
+    await master.lead(2)
+    again = await master.call(320, batch("p", 1, [1, 2]), **send_fields(m="true"))
+
+    assert (again.code, again.ext["queueOffset"]) == (0, "1")
+    assert bodies(master) == [b"0", b"1", b"2"]
+
+
+async def test_a_table_of_producers_that_counts_lost_messages_is_not_believed(brokers: Brokers) -> None:
+    """A queue whose table counts messages behind its end is counted from its oldest message (statement 25);
+    what the table had besides is gone with the next record."""
+    master = await brokers.master()
+    await master.send(2)
+    lost = {"p": ProducerState(1, 9, 8, 0), "other": ProducerState(1, 3, 7, 0)}
+    await master.follow()
+    master.ordered.apply(ProducersPut({f"{SUBJECT}@0": ProducersPart(9, lost)}))
+    await master.lead(2)
+    again = await master.call(310, b"2", **send_one(sequence=2))
+    other = await master.call(310, b"o", **send_one("other", 1, 0))
+    master.metadata.flush_producers()
+    await master.confirm()
+    kept = master.ordered.state.producers[SUBJECT][0]
+
+    assert (again.code, other.code) == (0, 0)
+    assert bodies(master) == [b"0", b"1", b"2", b"o"]
+    assert (kept.complete_to, {name: state.next_sequence for name, state in kept.producers.items()}) == (
+        4, {"p": 3, "other": 1},
+    )  # fmt: skip
 
 
 async def test_a_claim_of_a_master_that_is_deposed_fences_nobody_afterwards(brokers: Brokers) -> None:

@@ -155,6 +155,7 @@ class MetadataLog:
         self._ends: list[int] = []
         self._unapplied: deque[tuple[int, int]] = deque()
         self._written_end = 0
+        self._taken_over_end = 0
         self._later: dict[str, TopicConfig] = {}
         self._later_wanted = asyncio.Event()
         self._snapshot_lock = asyncio.Lock()
@@ -242,7 +243,8 @@ class MetadataLog:
         tables.groups.on_created = self._group_created
         tables.topics.on_created = self._topic_created
         tables.topics.change_later = self._change_later
-        self._written_end = 0
+        # What was applied may not be confirmed: nobody is answered by it before it is.
+        self._written_end = self._taken_over_end = self._applier.applied
         self._replaces = not self._applier.exact
         self._leading = True
         self._following = True
@@ -338,7 +340,8 @@ class MetadataLog:
         applied = applier.applied
         while self._unapplied and self._unapplied[0][1] <= applied:
             self._unapplied.popleft()
-        while self._ends and self._ends[0] <= applied:
+        answered = min(applied, self._store.confirmed_offset)
+        while self._ends and self._ends[0] <= answered:
             for callback in self._waiters.pop(heapq.heappop(self._ends), ()):
                 callback(PutStatus.PUT_OK)
         return more
@@ -404,7 +407,7 @@ class MetadataLog:
             raise rejection(status)
 
     def _when_applied(self, end: int, callback: Callable[[PutStatus], None]) -> None:
-        if self._applier.applied >= end:
+        if min(self._applier.applied, self._store.confirmed_offset) >= end:
             callback(PutStatus.PUT_OK)
             return
         waiting = self._waiters.get(end)
@@ -500,16 +503,28 @@ class MetadataLog:
         """Changes are records of the group's log."""
         return True
 
+    @property
+    def taken_over_end(self) -> int:
+        """All that this mastership found in the log, confirmed or not, lies below this offset."""
+        return self._taken_over_end
+
     def flush_producers(self) -> None:
-        """Write what ordered subjects' queues have got of their producers since the last time."""
-        ordered = self._tables.ordered
-        changed = ordered.live.take_changes() if self._leading else None
+        """Write what ordered subjects' queues have got of their producers since the last time.
+
+        It counts messages that may be lost with this mastership. So it is applied once it is confirmed, and
+        not now: a table that counts a lost message answers that it is stored.
+        """
+        if not self._leading or len(self._unapplied) >= CHANGES_MAX:
+            return  # nothing is confirmed for long: one record later has all of it
+        live = self._tables.ordered.live
+        changed = live.take_changes()
         if changed is None:
             return
-        if self._append_own(changed) is None:
-            ordered.live.not_written(changed)
-        else:
-            ordered.apply(changed)
+        try:
+            self._write_answered_later([changed])
+        except Rejected as rejected:
+            log.warning("producers cannot be written now", reason=rejected.remark)
+            live.not_written(changed)
 
     def _group_created(self, group: SubscriptionGroupConfig) -> None:
         self._new_groups[group.group_name] = group

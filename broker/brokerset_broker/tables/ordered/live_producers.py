@@ -22,7 +22,11 @@ PRODUCER_KEPT_MS: Final = 6 * 3_600_000
 send: a forgotten producer's first message would be stored again."""
 
 TOTAL_PRODUCERS_MAX: Final = 200_000
-"""Producers of all queues that a master has served; a new one is refused."""
+"""Producers of all queues that a master has served; then the idle ones of all are forgotten, or a new one is
+refused."""
+
+SWEEP_MS: Final = 60_000
+"""Time between two searches for idle producers in all queues, each of which takes milliseconds."""
 
 RECORD_MESSAGES: Final = 10_000
 """After so many messages of a queue a record of its producers is written; in any case after a second."""
@@ -76,6 +80,15 @@ class LiveQueue:
             self.gone[oldest] = None
         return True
 
+    def forget_idle(self, now_ms: int) -> None:
+        """Forget all who may be forgotten."""
+        for name in [
+            name for name, state in self.producers.items() if now_ms - state.stored_ms >= PRODUCER_KEPT_MS
+        ]:
+            del self.producers[name]
+            self.changed.pop(name, None)
+            self.gone[name] = None
+
     def take_part(self) -> ProducersPart | None:
         """What has changed since the last call."""
         if not self.changed and not self.gone:
@@ -87,14 +100,33 @@ class LiveQueue:
         return part
 
 
+def counted_from(known: QueueProducers | None, queue_min: int, end: int) -> LiveQueue:
+    """A queue's producers as `known`, from where on messages are to be counted up to `end`.
+
+    What counts messages behind `end` is about a log that was truncated, and not to be believed: then the
+    queue is counted from its oldest message, and only producers without a later one stay as they are known.
+    """
+    if known is None or known.complete_to <= end:
+        return LiveQueue(known, max(queue_min, 0 if known is None else known.complete_to))
+    older = {name: state for name, state in known.producers.items() if state.queue_offset < queue_min}
+    queue = LiveQueue(QueueProducers(queue_min, older), queue_min)
+    queue.gone = dict.fromkeys(name for name in known.producers if name not in older)
+    return queue
+
+
 class LiveProducers:
     """The queues that this master serves."""
 
-    __slots__ = ("_dirty", "_queues", "generation")
+    __slots__ = ("_dirty", "_queues", "_sizes", "_swept_ms", "generation", "total")
 
     def __init__(self) -> None:
         self._queues: dict[tuple[str, int], LiveQueue] = {}
         self._dirty: dict[tuple[str, int], None] = {}
+        self._sizes: dict[tuple[str, int], int] = {}
+        self._swept_ms: int | None = None
+        self.total = 0
+        """Producers of all queues."""
+
         self.generation = 0
         """Grows whenever some are forgotten: what was read before then is not to be put in."""
 
@@ -109,11 +141,24 @@ class LiveProducers:
 
     def note(self, topic: str, queue_id: int) -> None:
         """A queue has changed."""
-        self._dirty[topic, queue_id] = None
+        key = topic, queue_id
+        self._dirty[key] = None
+        size = len(self._queues[key].producers)
+        self.total += size - self._sizes.get(key, 0)
+        self._sizes[key] = size
 
-    def has_room(self) -> bool:
-        """Whether there may be one more."""
-        return sum(len(queue.producers) for queue in self._queues.values()) < TOTAL_PRODUCERS_MAX
+    def has_room(self, now_ms: int) -> bool:
+        """Whether there may be one more; if there are too many, those that are idle are forgotten first."""
+        if self.total < TOTAL_PRODUCERS_MAX:
+            return True
+        if self._swept_ms is None or now_ms - self._swept_ms >= SWEEP_MS:
+            self._swept_ms = now_ms
+            for (topic, queue_id), queue in self._queues.items():
+                before = len(queue.producers)
+                queue.forget_idle(now_ms)
+                if len(queue.producers) != before:
+                    self.note(topic, queue_id)
+        return self.total < TOTAL_PRODUCERS_MAX
 
     def take_changes(self) -> ProducersPut | None:
         """What has changed since the last call."""
@@ -140,12 +185,15 @@ class LiveProducers:
         for key in [key for key in self._queues if key[0] == topic]:
             del self._queues[key]
             self._dirty.pop(key, None)
+            self.total -= self._sizes.pop(key, 0)
         self.generation += 1
 
     def clear(self) -> None:
         """This broker leads no more, or begins to lead."""
         self._queues.clear()
         self._dirty.clear()
+        self._sizes.clear()
+        self._swept_ms, self.total = None, 0
         self.generation += 1
 
     def sizes(self) -> Mapping[tuple[str, int], int]:

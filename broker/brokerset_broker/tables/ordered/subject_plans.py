@@ -39,7 +39,8 @@ def plan_subject(
     """The subject with its queues as wanted; `end_of` tells where a queue that is sealed now ends.
 
     A queue never goes back: one that was open stays so although an older list says `Prepared`, and what is
-    sealed stays sealed, with the same end, listed or not.
+    sealed stays sealed, with the same end, listed or not. One that is open and not listed is sealed: the
+    controllers have done with it, and this log has lost its seal.
     """
     problem = _problem(current, wanted, queue_id_max)
     if problem is not None:
@@ -50,6 +51,9 @@ def plan_subject(
         for queue_id, queue in before.items()
         if queue_id in wanted.queues or queue.state is PartitionStatus.SEALED
     }
+    for queue_id, queue in before.items():
+        if queue_id not in queues and queue.state is PartitionStatus.OPEN:
+            queues[queue_id] = queue._replace(state=PartitionStatus.SEALED, end=end_of(queue_id))
     for queue_id, (partition_id, state) in sorted(wanted.queues.items()):
         known = before.get(queue_id)
         if known is not None and _STATES.index(known.state) >= _STATES.index(state):
@@ -78,6 +82,6 @@ def _problem(current: Subject | None, wanted: WantedSubject, queue_id_max: int) 
         listed = wanted.queues.get(queue_id)
         if listed is not None and listed[0] != queue.partition_id:
             return f"queue {queue_id} is that of partition {queue.partition_id} permanently"
-        if listed is None and queue.state is PartitionStatus.OPEN:
-            return f"queue {queue_id} is open, and not listed: seal it first"
+        if listed is None and queue.state is PartitionStatus.OPEN and wanted.version == current.version:
+            return f"queue {queue_id} is open in version {current.version}, and not listed: seal it first"
     return None

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import pytest
 
 from brokerset_broker.tables.locks import SESSION_LOCK_SECONDS
+from brokerset_broker.tables.metadata import metadata_log
 from brokerset_protocol.bodies.queues import LockBatchRequest, LockBatchResponse, MessageQueue
 from brokerset_protocol.codes import ResponseCode
 from brokerset_rig.ordered_broker import (
@@ -521,3 +524,18 @@ async def test_a_slave_serves_no_session(brokers: Brokers) -> None:
 
     assert pull.code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert (plain.code, other.code) == (STALE, FOUND)
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_a_release_leaves_no_mark_that_a_fence_is_on_its_way(brokers: Brokers, late: bool) -> None:
+    """Neither one that is repeated, nor one of a claim that was not confirmed in time: while there is a mark,
+    pulls of all topics have to search for fences."""
+    master = await brokers.master()
+    with mock.patch.object(metadata_log, "CHANGE_SECONDS_MAX", 0.0 if late else 15.0):
+        claim = await (master.start if late else master.call)(21_032, **owner(), pulledTo=-1)
+    releases = [await master.release() for _ in range(1 if late else 2)]
+
+    assert (claim.code == 0) is not late
+    assert {release.ext["released"] for release in releases} == {"true"}
+    assert master.ordered.state.fence(SUBJECT, GROUP, 0) == (1, "s1", True)
+    assert master.ordered.claims.raised == {}

@@ -273,6 +273,7 @@ async def test_producers_are_recorded_after_many_messages_and_in_time(brokers: B
     written = repr(master.ordered.state.producers[SUBJECT][0])
     await master.call(310, b"2", **send_one(sequence=2))
     master.metadata.flush_producers()
+    await master.confirm()
     later = master.ordered.state.producers[SUBJECT][0]
 
     assert before is None

@@ -9,12 +9,24 @@ import pytest
 from brokerset_broker.live_settings import LiveSettings
 from brokerset_broker.requests.admission import Admission
 from brokerset_broker.requests.ordered_subjects import SubjectQueuesProcessor
-from brokerset_protocol.bodies.ordered import SubjectQueues
+from brokerset_protocol.bodies.ordered import REPORTED_MAX, SubjectQueues
 from brokerset_protocol.codes import ResponseCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.errors import Rejected
 from brokerset_rig.metadata_parts import file_changes
-from brokerset_rig.ordered_broker import RETRY, SUBJECT, Brokers, Call, FakeConnection, owner, send_one
+from brokerset_rig.ordered_broker import (
+    RETRY,
+    SUBJECT,
+    Brokers,
+    Call,
+    FakeConnection,
+    batch,
+    bodies,
+    owner,
+    send_fields,
+    send_one,
+    turns,
+)
 
 SUBJECT_REFUSED = ResponseCode.BROKERSET_SUBJECT_REFUSED
 
@@ -39,11 +51,25 @@ async def test_a_subject_is_made_grows_and_is_sealed(brokers: Brokers) -> None:
 
     assert answered(made) == {0: (10, "Open", None)}
     assert answered(grown) == {0: (10, "Sealed", 1), 2: (11, "Prepared", None)}
-    assert answered(opened) == answered(repeated) == {0: (10, "Sealed", 1), 2: (11, "Open", None)}
+    assert answered(opened) == answered(repeated) == {2: (11, "Open", None)}
     config = master.topics.get(SUBJECT)
     assert config is not None
     assert (config.read_queue_nums, config.write_queue_nums, int(config.perm)) == (3, 3, 6)
     assert config.attributes == {"message.type": "FIFO"}
+
+
+async def test_an_answer_does_not_grow_with_queues_that_were_sealed_before(brokers: Brokers) -> None:
+    """A subject can have more queues over the years than a body lists: controllers can read each answer."""
+    master = brokers.make()
+    await master.lead()
+    for part in range(3):
+        first = part * 1_400
+        queues = [(first + number, number) for number in range(1_367)]
+        await master.put_queues(*((*each, "Open") for each in queues), version=2 * part + 1)
+        sealed = await master.put_queues(*((*each, "Sealed") for each in queues), version=2 * part + 2)
+
+    assert len(master.ordered.state.subjects[SUBJECT].queues) > REPORTED_MAX
+    assert answered(sealed) == {queue: (partition, "Sealed", 0) for queue, partition in queues}
 
 
 async def test_a_queue_never_goes_back(brokers: Brokers) -> None:
@@ -61,7 +87,6 @@ async def test_a_queue_never_goes_back(brokers: Brokers) -> None:
     "queues",
     [
         [(0, 101, "Open")],
-        [(1, 101, "Open")],
         [(0, 100, "Sealing")],
         [(0, 100, "Open"), (1, 100, "Open")],
         [(0, 100, "Open"), (0, 100, "Open")],
@@ -77,6 +102,22 @@ async def test_what_queues_cannot_be_is_refused(brokers: Brokers, queues: list[t
     assert call.code == SUBJECT_REFUSED
     assert call.remark
     assert list(master.ordered.state.subjects[SUBJECT].queues) == [0]
+
+
+async def test_an_open_queue_that_the_controllers_have_done_with_is_sealed(brokers: Brokers) -> None:
+    """A master whose log has lost the seal of a partition that is retired meanwhile does not refuse all
+    changes of the subject after that: it seals the queue. A list of the version in force that lacks an open
+    queue is refused."""
+    master = await brokers.master()
+    await master.send(2)
+    same = await master.put_queues((1, 101, "Open"))
+    newer = await master.put_queues((1, 101, "Open"), version=9)
+    send = await master.call(310, b"2", **send_one(sequence=2))
+
+    assert same.code == SUBJECT_REFUSED
+    assert answered(newer) == {1: (101, "Open", None)}
+    assert master.ordered.sealed_end(SUBJECT, 0) == 2
+    assert send.code == ResponseCode.BROKERSET_QUEUE_SEALED
 
 
 async def test_a_plain_topic_does_not_become_a_subject(brokers: Brokers) -> None:
@@ -162,3 +203,36 @@ async def test_a_broker_in_no_group_refuses_subjects(brokers: Brokers) -> None:
         await processor.put(FakeConnection(), command)  # type: ignore[arg-type]  # the part that is used
 
     assert refused.value.code == SUBJECT_REFUSED
+
+
+async def test_a_delayed_message_of_a_deleted_topic_does_not_come_into_a_subject(brokers: Brokers) -> None:
+    """Its place in the subject's order is unknown: it is dropped, and those of other topics are delivered."""
+    master = brokers.make()
+    await master.lead()
+    for topic in (SUBJECT, "plain"):
+        body = b"late of " + topic.encode()
+        sent = await master.call(310, body, **send_fields("DELAY\x011\x02WAIT\x01false\x02", b=topic))
+        assert sent.code == 0
+    assert (await master.call(215, topic=SUBJECT)).code == 0
+    await master.open(4)
+    await master.confirm()
+    master.clock.advance(10_000)
+    master.delay.start()
+    await turns()
+    master.delay.stop()
+
+    assert [bodies(master, SUBJECT, queue) for queue in range(4)] == [[]] * 4
+    assert bodies(master, "plain") == [b"late of plain"]
+
+
+async def test_a_topic_is_made_whatever_word_is_in_a_message(brokers: Brokers) -> None:
+    """That a message is one of a subject says its stamp alone, not its body or a value of a property."""
+    master = brokers.make()
+    await master.lead()
+    word = await master.call(310, b"ORDER_STAMP", **send_fields("KEYS\x01ORDER_STAMP\x02", b="plain"))
+    stamped_one = await master.call(310, b"x", **{**send_one(), "b": "other"})
+    stamped_batch = await master.call(320, batch("p", 1, [0]), **send_fields(m="true", b="other"))
+
+    assert word.code == 0
+    not_open = ResponseCode.BROKERSET_QUEUE_NOT_OPEN
+    assert (stamped_one.code, stamped_batch.code) == (not_open, not_open)
