@@ -395,6 +395,17 @@ class Group:
         ("pull", "g", "t"),
     ]
 )
+@example(  # an offset is committed while a snapshot is written, and the master leads again before its record
+    script=[
+        ("snapshot",),
+        *([("commit", "g", "t", 1, False)] * 3),
+        ("pull", "g", "t"),
+        ("confirm",),
+        ("turn",),
+        ("copy", 0, 1000),
+        ("promote", 0, False),
+    ]
+)
 @given(st.lists(steps, min_size=5, max_size=60))
 def test_replicas_agree_and_nothing_told_is_lost(script: list[tuple[object, ...]]) -> None:
     """Replicas that applied the same log are the same, and every later leader has what clients were told."""

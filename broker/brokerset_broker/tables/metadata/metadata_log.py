@@ -577,6 +577,9 @@ class MetadataLog:
                 if not self._leading or self.epoch != epoch:
                     return False
             replay_from = begin.offset if replay_from < 0 else replay_from
+            # What was committed meanwhile may be in the chunks: it gets its records before the end, so that who
+            # restores the snapshot has no more than who passed it over.
+            self.flush()
             end = SnapshotEnd(
                 begin.queue_offset,
                 replay_from,
