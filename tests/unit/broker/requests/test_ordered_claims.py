@@ -435,7 +435,7 @@ async def test_a_claim_tells_a_reset_that_waits(brokers: Brokers) -> None:
 
 async def test_a_message_comes_again_later_from_the_retry_topic(brokers: Brokers) -> None:
     """A copy goes to the queue of the same number of the group's retry topic, once, not before its delay; the
-    owner claims that queue by the same epoch."""
+    owner claims that queue by the same epoch (statement 69)."""
     master = await brokers.master(queues=2)
     await master.send(3, queue_id=1)
     await master.claim(queue_id=1)

@@ -34,6 +34,7 @@ def make(
 def test_a_pull_wakes_when_the_message_that_it_waits_for_is_there(
     next_queue_offset: int, wakes: bool
 ) -> None:
+    """In the same step in which the message can be read (statement 62)."""
     table = ParkedPullTable()
     hold, _ = make(table, queue_offset=5)
 
@@ -72,6 +73,7 @@ def test_only_the_queue_of_the_message_is_woken() -> None:
 
 
 def test_a_pull_ends_within_a_slot_of_its_time() -> None:
+    """Without a message it is answered at its limit, and at most a slot later (statement 62)."""
     table = ParkedPullTable()
     hold, _ = make(table, now_ms=1_000_050, timeout_ms=15_000)
 
@@ -105,6 +107,7 @@ def test_a_full_table_takes_no_more() -> None:
 
 
 def test_a_closed_connection_takes_its_holds_along() -> None:
+    """A parked pull of a dead connection is dropped, and others stay (statement 62)."""
     table = ParkedPullTable()
     first, _ = make(table, owner="gone")
     kept, _ = make(table, owner="stays")
