@@ -96,7 +96,8 @@ FAULTS_OF_STATEMENTS = (
 
 @pytest.mark.parametrize("faults", FAULTS_OF_STATEMENTS)
 def test_the_order_of_keys_survives_one_kind_of_fault(faults: tuple[str, ...]) -> None:
-    """One kind of fault again and again changes no order and loses nothing (statements 71 to 79)."""
+    """One kind of fault again and again changes no order and loses nothing (statements 71, 72, 73,
+    74, 75, 76, 77, 78, 79)."""
     plan = OrderedPlan(seconds=15.0, faults=faults, pause=1.0, hold=3.0, permission=4.0, heartbeat=0.7)
 
     outcome = simulate_ordered(1, plan)
