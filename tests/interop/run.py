@@ -13,7 +13,7 @@ is refused with which words), `upgrades` (`brokerset upgrade` leads groups of Ro
 `dledger-brokers` (brokers of both makes in one DLedger group: clients, metadata, delay messages and mqadmin while leaders are killed,
 and stores that the other make goes on with; `--mixes ooo,joo,jjo`), `dledger-changes` (a group of both makes whose leader changes
 many times under load, by kills and transfers: 9 times, 54 with `--size all`, or `--switches N`), `dledger-clients` (the C++ and the
-Node client with a group of ours whose leader is killed).
+Node client with a group of ours whose leader is killed), `ordered` (Java's orderly consumer and producer with an ordered subject).
 Without `--only` all but the long suites run, and with `--size all` all. `.ci/run` chooses long ones by what changed
 (`brokerset_rig.long_suites`).
 Suites run in two lanes side by side (`--lanes 1`: one after the other). Ends with a line for each suite; exit status 1 if anything differs.
@@ -42,6 +42,7 @@ from brokerset_rig import (
     migrated_stores,
     mixed_groups,
     mqadmin,
+    ordered_suite,
     release_parts,
     replication_clients,
     replication_parts,
@@ -288,6 +289,7 @@ SUITES: dict[str, Callable[[Outcome, str], None]] = {
     "dledger-brokers": lambda outcome, _: dledger_brokers.run(outcome.add),
     "dledger-changes": lambda outcome, size: dledger_changes.run(outcome.add, size),
     "dledger-clients": lambda outcome, _: dledger_clients.run(outcome.add, CACHE),
+    "ordered": lambda outcome, _: ordered_suite.suite(outcome.add),
 }
 
 

@@ -11,7 +11,7 @@ import org.apache.rocketmq.common.message.*;
  * Messages in order by key with the standard Java client, arguments KEY=VALUE.
  *
  * mode=produce  topic= keys= threads= rate= seconds= size=  : each thread has keys of its own and one message on its way;
- *               rate 0 is as fast as possible. One JSON line at the end
+ *               rate 0 is as fast as possible. One JSON line at the end; the first refusal goes to stderr
  * mode=consume  topic= group= workMs= poison=  : an orderly push consumer; a line "H key sequence sentNanos handledNanos" for each
  *               message that was handled, until it is killed. The key `poison` is never handled: its queue is suspended each time
  *
@@ -55,7 +55,7 @@ public class Orderly {
                             (queues, message, arg) -> queues.get((Integer) arg % queues.size()), key);
                         if (r.getSendStatus() == SendStatus.SEND_OK) sent.incrementAndGet(); else failed.incrementAndGet();
                     } catch (Exception e) {
-                        failed.incrementAndGet();
+                        if (failed.getAndIncrement() == 0) System.err.println("refused: " + e.getMessage());
                     }
                     mine++;
                 }

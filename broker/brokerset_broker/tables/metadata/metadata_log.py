@@ -577,8 +577,8 @@ class MetadataLog:
                 if not self._leading or self.epoch != epoch:
                     return False
             replay_from = begin.offset if replay_from < 0 else replay_from
-            # What was committed meanwhile may be in the chunks: it gets its records before the end, so that who
-            # restores the snapshot has no more than who passed it over.
+            # What was committed meanwhile may be in the chunks. It gets its records before the end, so that a
+            # replica that restores the snapshot has no more than one that passed it over.
             self.flush()
             end = SnapshotEnd(
                 begin.queue_offset,
