@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -36,7 +37,8 @@ from brokerset_rig.subject_bench import SubjectBench, make_subject_bench
 from brokerset_runtime.clock import SystemClock
 from brokerset_runtime.remoting import Connection, RemotingServer
 
-CONTROLLER: Final = "127.77.0.31"
+CONTROLLER: Final = f"127.{80 + os.getpid() % 100}.{os.getpid() // 100 % 250}.31"
+"""Of this process alone: its port is fixed, and several workers run these tests at the same time."""
 """A loopback address of this file's own: controllers have fixed ports."""
 
 REGULAR: Final = 300.0
