@@ -78,6 +78,14 @@ def put_name(document: dict[str, Any]) -> None:
     document["metadata"] = {"name": "unnamed"}
 
 
+def put_name_and_set(document: dict[str, Any]) -> None:
+    """For kinds that may be called like what they are about: a name only if there is none; and a set."""
+    metadata = document.get("metadata")
+    if not (isinstance(metadata, dict) and "name" in metadata):
+        put_name(document)
+    refer_to_set(document)
+
+
 def refer_to_set(document: dict[str, Any]) -> None:
     """Let `spec.brokerSetRef` of a manifest name a set if it names none."""
     spec = document.setdefault("spec", {})

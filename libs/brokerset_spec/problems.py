@@ -102,6 +102,12 @@ class Problem:
         return f"{where}{self.reason}; {self.advice}"
 
 
+def listed_twice(path: str, names: Sequence[str], advice: str) -> Iterator[Problem]:
+    """A problem for each name that a list has more than once."""
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield Problem(path, f"{name} is listed twice", advice)
+
+
 class ManifestError(ValueError):
     """A manifest cannot be used; has all problems, not just the first."""
 

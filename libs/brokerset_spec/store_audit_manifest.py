@@ -16,7 +16,7 @@ from brokerset_spec.manifest_parts import (
     ruled,
 )
 from brokerset_spec.manifest_reader import ManifestReader, put_name, refer_to_set
-from brokerset_spec.problems import SCHEDULE_SHAPE, ZONE_SHAPE, Problem
+from brokerset_spec.problems import SCHEDULE_SHAPE, ZONE_SHAPE, Problem, listed_twice
 from brokerset_spec.store_job_parts import (
     JOB_RULES,
     Executors,
@@ -121,8 +121,7 @@ def check_store_audit(audit: StoreAudit) -> list[Problem]:
 
 
 def _contradictions(spec: AuditSpec) -> Iterable[Problem]:
-    for name in sorted({name for name in spec.groups if spec.groups.count(name) > 1}):
-        yield Problem("spec.groups", f"{name} is listed twice", "list each group once")
+    yield from listed_twice("spec.groups", spec.groups, "list each group once")
 
 
 def _complete(rest: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ from brokerset_spec.manifest_parts import (
     ruled,
 )
 from brokerset_spec.manifest_reader import ManifestReader, put_name
-from brokerset_spec.problems import Problem
+from brokerset_spec.problems import Problem, listed_twice
 from brokerset_spec.store_job_parts import (
     JOB_RULES,
     Executors,
@@ -210,9 +210,7 @@ def _target_problems(migration: StoreMigration) -> Iterable[Problem]:
     elif migration.target_claim == migration.spec.source.claim_name:
         advice = "name another volume: a source is never written to"
         yield Problem("spec.target", "is the volume of the source", advice)
-    topics = migration.spec.options.topics
-    for name in sorted({name for name in topics if topics.count(name) > 1}):
-        yield Problem("spec.options.topics", f"{name} is listed twice", "list each topic once")
+    yield from listed_twice("spec.options.topics", migration.spec.options.topics, "list each topic once")
 
 
 def _complete(rest: dict[str, Any]) -> None:

@@ -24,8 +24,8 @@ from brokerset_spec.manifest_parts import (
     ruled,
     same_or_absent,
 )
-from brokerset_spec.manifest_reader import ManifestReader, put_name, refer_to_set
-from brokerset_spec.problems import SUBJECT_SHAPE, SUBJECT_SIZE_MAX, Problem
+from brokerset_spec.manifest_reader import ManifestReader, put_name_and_set
+from brokerset_spec.problems import SUBJECT_SHAPE, SUBJECT_SIZE_MAX, Problem, listed_twice
 
 KIND: Final = "Subject"
 
@@ -204,15 +204,7 @@ def _name_problems(subject: Subject) -> Iterable[Problem]:
 
 
 def _route_problems(spec: SubjectSpec) -> Iterable[Problem]:
-    for name in sorted({name for name in spec.route if spec.route.count(name) > 1}):
-        yield Problem("spec.route", f"{name} is listed twice", "list each group once")
-
-
-def _complete(rest: dict[str, Any]) -> None:
-    metadata = rest.get("metadata")
-    if not (isinstance(metadata, dict) and "name" in metadata):
-        put_name(rest)
-    refer_to_set(rest)
+    yield from listed_twice("spec.route", spec.route, "list each group once")
 
 
 read_subject: Final = ManifestReader(
@@ -222,6 +214,6 @@ read_subject: Final = ManifestReader(
     outline="metadata: {name: …}, spec: …",
     examples=EXAMPLES,
     check=check_subject_manifest,
-    complete=_complete,
+    complete=put_name_and_set,
 ).read
 """Check a manifest; see `ManifestReader.read`."""

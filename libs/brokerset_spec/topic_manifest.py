@@ -27,8 +27,8 @@ from brokerset_spec.manifest_parts import (
     ruled,
     same_or_absent,
 )
-from brokerset_spec.manifest_reader import ManifestReader, put_name, refer_to_set
-from brokerset_spec.problems import Problem
+from brokerset_spec.manifest_reader import ManifestReader, put_name_and_set
+from brokerset_spec.problems import Problem, listed_twice
 
 KIND: Final = "Topic"
 
@@ -207,15 +207,7 @@ def _contradictions(spec: TopicSpec) -> Iterable[Problem]:
         reason = f"{spec.queues.write} are written and only {spec.queues.read} read"
         advice = f"use {spec.queues.write} or more for read, or fewer for write"
         yield Problem("spec.queues", reason, advice)
-    for name in sorted({name for name in spec.groups if spec.groups.count(name) > 1}):
-        yield Problem("spec.groups", f"{name} is listed twice", "list each group once")
-
-
-def _complete(rest: dict[str, Any]) -> None:
-    metadata = rest.get("metadata")
-    if not (isinstance(metadata, dict) and "name" in metadata):
-        put_name(rest)
-    refer_to_set(rest)
+    yield from listed_twice("spec.groups", spec.groups, "list each group once")
 
 
 read_topic: Final = ManifestReader(
@@ -225,6 +217,6 @@ read_topic: Final = ManifestReader(
     outline="metadata: {name: …}, spec: …",
     examples=EXAMPLES,
     check=check_topic_manifest,
-    complete=_complete,
+    complete=put_name_and_set,
 ).read
 """Check a manifest; see `ManifestReader.read`."""

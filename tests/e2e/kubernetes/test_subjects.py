@@ -65,9 +65,9 @@ class OrderedLoad:
         answer: Object = json.loads(self._process.line(seconds))
         return answer
 
-    def look(self) -> Object:
-        """What happened since the look before; no fault may have been seen."""
-        self._process.tell("look")
+    def progress(self) -> Object:
+        """What happened since it was asked before; no fault may have been seen."""
+        self._process.tell("progress")
         seen = self._answer(ANSWER_SECONDS)
         assert not seen["faults"], seen
         return seen
@@ -77,7 +77,7 @@ class OrderedLoad:
         found = {"confirmed": 0, "handled": 0}
 
         def check() -> bool:
-            seen = self.look()
+            seen = self.progress()
             for what in found:
                 found[what] += seen[what]
             if min(found.values()) < messages:

@@ -182,9 +182,11 @@ class ProducerApp(ClientHost):
             oracle.refused(message)
             return
         self.pending[message] = process
-        future.add_done_callback(partial(self._told, process, message))
+        future.add_done_callback(partial(self._answered, process, message))
 
-    def _told(self, process: RatedProcess, message: Sent, future: asyncio.Future[OrderedSendResult]) -> None:
+    def _answered(
+        self, process: RatedProcess, message: Sent, future: asyncio.Future[OrderedSendResult]
+    ) -> None:
         if not process.alive:
             if not future.cancelled():
                 future.exception()

@@ -177,7 +177,7 @@ class GroupModel:
         confirmed = node.store.confirm(min(self.confirmed_end, node.store.max_offset))
         if confirmed:
             assert node.process is not None
-            node.process.soon(self._told_confirmed, node, confirmed)
+            node.process.soon(self._pass_on_confirmed, node, confirmed)
 
     def _truncate(self, master: BrokerNode, node: BrokerNode) -> None:
         ours, theirs = node.store.entries, master.store.entries
@@ -201,7 +201,7 @@ class GroupModel:
             node.process.soon(node.broker.metadata.truncated, offset)
 
     @staticmethod
-    def _told_confirmed(node: BrokerNode, confirmed: list[Entry]) -> None:
+    def _pass_on_confirmed(node: BrokerNode, confirmed: list[Entry]) -> None:
         if node.broker is not None:
             node.broker.confirmed(confirmed)
 

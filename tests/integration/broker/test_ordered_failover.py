@@ -170,7 +170,7 @@ async def test_a_session_claims_again_from_the_next_master(brokers: Brokers) -> 
     assert (acked.code, acked.ext["position"]) == (0, "5")
 
 
-async def test_an_ack_that_was_not_confirmed_may_be_gone_and_is_told_so(brokers: Brokers) -> None:
+async def test_an_ack_that_was_not_confirmed_may_be_gone_and_its_answer_says_so(brokers: Brokers) -> None:
     """An ack is answered when it is confirmed; of one that was not the client hears that it has to repeat it
     (statement 74)."""
     master, slave = await group(brokers)

@@ -58,7 +58,7 @@ def test_a_late_batch_is_taken_apart() -> None:
     assert judge((0, 2), (5, 6), (2, 5)) == [(Kind.DISORDER, 3, 2), (Kind.REPEAT, 2, 2)]
 
 
-def test_before_the_first_retained_message_late_and_twice_cannot_be_told_apart() -> None:
+def test_before_the_first_retained_message_late_and_repeated_messages_are_not_distinguished() -> None:
     """Both stand behind later ones, and are reported as that."""
     assert judge((7, 9), (5, 7), complete=False) == [(Kind.DISORDER, 5, 2), (Kind.REPEAT, 5, 1)]
 
