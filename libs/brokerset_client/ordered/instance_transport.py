@@ -46,6 +46,9 @@ ATTEMPT_SECONDS: Final = SILENT_SECONDS + 0.1
 """How long one controller may take for an answer, in addition to what the request allows it to wait. A little
 more than what makes a connection a silent one, which is then given up."""
 
+EARLY_SECONDS: Final = 0.005
+"""The loop's timers may ring so much before their time."""
+
 PROBE_SECONDS: Final = 1.0
 """Time-out of asking a controller who leads."""
 
@@ -144,7 +147,7 @@ class InstanceTransport:
                 answer = await self._instance.call(leader, _copy(command), max(attempt, 0.001))
             except (BrokerUnreachable, AnswerTimeout) as error:
                 problem = error
-                late = isinstance(error, AnswerTimeout) or loop.time() >= deadline
+                late = isinstance(error, AnswerTimeout) or loop.time() >= deadline - EARLY_SECONDS
                 if late and attempt < whole:
                     break  # the caller had no more time, which says nothing about the controller
                 self._suspects[leader] = loop.time() + SUSPECT_SECONDS
