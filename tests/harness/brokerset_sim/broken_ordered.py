@@ -114,7 +114,7 @@ def _seal_answered_at_once() -> list[Patch]:
             self._changes._write_answered_later(changes)  # type: ignore[attr-defined]  # of the log
         coming = self._ordered._coming.get(wanted.subject)
         subject = coming[-1] if coming else self._ordered.state.subjects[wanted.subject]
-        return command.reply(body=sys.modules[type(self).__module__]._body(wanted.subject, subject).to_json())
+        return command.reply(body=sys.modules[type(self).__module__]._body(wanted, subject).to_json())
 
     return [(SubjectQueuesProcessor, "_put", hasty)]
 
