@@ -373,6 +373,7 @@ class _IndexFile:
         self._units = units
         self._reserved = 0
         self._map = mmap.mmap(descriptor, file_size(slots, units))
+        self._map.madvise(mmap.MADV_RANDOM)  # slots are: else each page comes with megabytes of neighbours
         self.table = IndexTable(self._map, slots, units)
         self.dirty = False
         self._flushed_unit = self.table.next_unit

@@ -2,7 +2,7 @@
 
 `mmap.flush` and `mmap.madvise` keep the interpreter lock, so that one slow disk write would stop the event
 loop; calls through ctypes give it up. Everything here may block and belongs into a thread, except `reserve`
-of a small range.
+and `will_read` of a small range.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ _libc.msync.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 _MS_SYNC = 4
+_MADV_WILLNEED = 3
 _MADV_POPULATE_WRITE = (
     23  # Linux 5.14; older kernels answer EINVAL, then pages are made when they are written
 )
@@ -51,6 +52,14 @@ def populate(mapped: mmap.mmap, begin: int, end: int) -> bool:
     begin -= begin % _PAGE
     end = min(end, len(mapped))
     return begin >= end or _libc.madvise(address_of(mapped) + begin, end - begin, _MADV_POPULATE_WRITE) == 0
+
+
+def will_read(mapped: mmap.mmap, begin: int, end: int) -> None:
+    """Have the pages of a range read from the disk, without a wait; a request that the kernel may ignore."""
+    begin -= begin % _PAGE
+    end = min(end, len(mapped))
+    if begin < end:
+        _libc.madvise(address_of(mapped) + begin, end - begin, _MADV_WILLNEED)
 
 
 def reserve(path: Path, begin: int, end: int) -> None:

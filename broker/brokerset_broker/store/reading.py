@@ -67,9 +67,13 @@ def read_messages(
         return GetResult(GetStatus.OFFSET_FOUND_NULL, min(following, maximum), minimum, maximum, [], 0, 0)
     in_file = (file.end - position) // UNIT_SIZE
     wanted = min(max(limits.messages, 1), UNITS_MAX)
+    if codes is not None:
+        wanted = max(wanted, FILTER_UNITS_MIN)
     count = min(wanted, maximum - queue_offset, in_file)
+    begin = position - file.start
+    queue.read_ahead(file, begin, count * UNIT_SIZE)
     if codes is None:
-        flat = units_struct(count).unpack_from(file.view, position - file.start)
+        flat = units_struct(count).unpack_from(file.view, begin)
         sizes = flat[1::3]
         size = sum(sizes)
         if size <= limits.bytes:
@@ -77,9 +81,6 @@ def read_messages(
             parts = _plain_parts(log, offsets, sizes, size)
             if parts is not None:
                 return GetResult(GetStatus.FOUND, queue_offset + count, minimum, maximum, parts, count, size)
-    else:
-        count = min(max(wanted, FILTER_UNITS_MIN), maximum - queue_offset, in_file)
-    begin = position - file.start
     units = UNIT.iter_unpack(file.view[begin : begin + count * UNIT_SIZE])
     return _select(log, units, queue_offset, minimum, maximum, limits, codes)
 

@@ -29,20 +29,24 @@ def file_name(start: int) -> str:
 class MappedFile:
     """One file, mapped when it is first used, and unmapped when the last view of it is gone."""
 
-    __slots__ = ("_map", "_view", "path", "reserved", "size", "start")
+    __slots__ = ("_advice", "_map", "_view", "path", "reserved", "size", "start")
 
-    def __init__(self, path: Path, start: int, size: int) -> None:
+    def __init__(self, path: Path, start: int, size: int, advice: int = mmap.MADV_NORMAL) -> None:
+        """`advice` is what the kernel is to expect of the mapping, one of `mmap.MADV_…`."""
         self.path = path
         self.start = start
         """Offset of the first byte in the sequence."""
         self.size = size
+        self._advice = advice
         self.reserved = 0
         """Below this position the file surely has its blocks; only there it may be written."""
         self._map: mmap.mmap | None = None
         self._view: memoryview | None = None
 
     @classmethod
-    def create(cls, path: Path, start: int, size: int, reserved: int) -> MappedFile:
+    def create(
+        cls, path: Path, start: int, size: int, reserved: int, advice: int = mmap.MADV_NORMAL
+    ) -> MappedFile:
         """Make the file at its full length, with blocks for the first `reserved` bytes.
 
         Raises OSError (ENOSPC when the disk is full) and leaves nothing behind then. The length is set first:
@@ -59,7 +63,7 @@ class MappedFile:
             raise
         finally:
             os.close(descriptor)
-        file = cls(path, start, size)
+        file = cls(path, start, size, advice)
         file.reserved = reserved
         return file
 
@@ -77,6 +81,8 @@ class MappedFile:
                 self._map = mmap.mmap(descriptor, self.size)
             finally:
                 os.close(descriptor)
+            if self._advice != mmap.MADV_NORMAL:
+                self._map.madvise(self._advice)
         return self._map
 
     @property
@@ -137,8 +143,16 @@ class MappedFile:
 class SegmentSequence:
     """The files of one folder, without gaps."""
 
-    def __init__(self, folder: Path, segment_bytes: int, reserve_step: int | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        segment_bytes: int,
+        reserve_step: int | None = None,
+        advice: int = mmap.MADV_NORMAL,
+    ) -> None:
+        """Blocks are taken in steps of `reserve_step` bytes, by default whole files; `advice` as above."""
         self.folder = folder
+        self._advice = advice
         self.segment_bytes = segment_bytes
         self._reserve_step = min(reserve_step or segment_bytes, segment_bytes)
         self.files: list[MappedFile] = []
@@ -171,7 +185,7 @@ class SegmentSequence:
                 raise StoreCorrupt(
                     path, -1, f"follows {self.files[-1].path.name} with a gap; a file is missing"
                 )
-            self.files.append(MappedFile(path, start, size))
+            self.files.append(MappedFile(path, start, size, self._advice))
 
     @property
     def start(self) -> int:
@@ -214,7 +228,7 @@ class SegmentSequence:
     def _create(self, start: int) -> MappedFile:
         self.folder.mkdir(parents=True, exist_ok=True)
         file = MappedFile.create(
-            self.folder / file_name(start), start, self.segment_bytes, self._reserve_step
+            self.folder / file_name(start), start, self.segment_bytes, self._reserve_step, self._advice
         )
         if self._reserve_step == self.segment_bytes:  # the log itself, not what can be made from it
             try:

@@ -71,6 +71,7 @@ class PageCache:
                 super().__setitem__(key, value)
 
         class Module:
+            MADV_NORMAL, MADV_RANDOM = mmap.MADV_NORMAL, mmap.MADV_RANDOM
             mmap = Mapped
 
         real_fsync = os.fsync

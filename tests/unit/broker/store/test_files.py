@@ -239,6 +239,23 @@ def test_many_units_over_files(tmp_path: Path) -> None:
     assert many.last_end == single.last_end
 
 
+def advised(path: Path, flag: str) -> bool:
+    """Whether the mapping of a file has a flag, by the name that the kernel shows."""
+    mappings = Path("/proc/self/smaps").read_text().split(str(path), 1)[1]
+    return flag in mappings.partition("VmFlags:")[2].partition("\n")[0].split()
+
+
+def test_the_kernel_reads_single_pages_of_queues_and_index_and_reads_the_log_ahead(stores: Stores) -> None:
+    """A first write to a new page fills the page cache with neither the rest of the file, nor a slot's."""
+    store = stores.open()
+    stores.append(store, properties=b"KEYS\x01k\x02")
+
+    (index,) = (stores.root / "index").iterdir()
+    assert advised(stores.root / "consumequeue" / "T" / "0" / f"{0:020d}", "rr")
+    assert advised(index, "rr")
+    assert not advised(stores.root / "commitlog" / f"{0:020d}", "rr")
+
+
 def test_a_locked_store_is_refused(stores: Stores) -> None:
     """A store that another process has open is named, with that process."""
     stores.root.mkdir()

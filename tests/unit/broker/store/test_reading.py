@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from brokerset_broker.store import Boundary, GetResult, GetStatus, MessageStore
-from brokerset_formats.queue_units import tags_code
+from brokerset_broker.store import Boundary, GetResult, GetStatus, MessageStore, mapping
+from brokerset_formats.queue_units import UNIT_SIZE, tags_code
 from brokerset_formats.records import decode_record
 
 Stores = Any  # the class of conftest.py, which cannot be imported by name
@@ -48,6 +48,24 @@ def test_messages_come_in_order(stores: Stores) -> None:
     assert got == [b"a%d" % number for number in range(25)]
     assert result.status is GetStatus.OFFSET_OVERFLOW_ONE
     assert (result.min_queue_offset, result.max_queue_offset, queue_offset) == (0, 25, 25)
+
+
+def test_a_consumer_has_units_read_ahead_once_in_a_while_and_none_behind_the_end(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 10,000 units, read 100 at a time, each is asked for before it is read, with four requests."""
+    store = stores.open(mapped_file_size_commit_log=1 << 24, mapped_file_size_consume_queue=400_000)
+    for _ in range(10_000):
+        stores.append(store)
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(mapping, "will_read", lambda mapped, begin, end: asked.append((begin, end)))
+
+    for queue_offset in range(0, 10_000, 100):
+        assert store.get("T", 0, queue_offset, 100, 1 << 20).message_count == 100
+        assert asked[-1][0] <= queue_offset * UNIT_SIZE < (queue_offset + 100) * UNIT_SIZE <= asked[-1][1]
+
+    assert len(asked) == 4
+    assert asked[-1][1] == 10_000 * UNIT_SIZE
 
 
 def test_neighbours_are_one_part(stores: Stores) -> None:
