@@ -456,7 +456,8 @@ class SendProcessor:
             raise Rejected(ResponseCode.MESSAGE_ILLEGAL, "batches of transaction messages are not served")
         try:
             items = iterate_batch(body)
-            if any(word in body for word in _UNUSUAL_IN_BATCHES):
+            properties_of_all = b"\x02".join([item.properties for item in items])
+            if any(word in properties_of_all for word in _UNUSUAL_IN_BATCHES):
                 _refuse_unusual(items)
             appended = self._store.append_batch(
                 topic,

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from brokerset_broker.live_settings import LiveSettings
+from brokerset_broker.requests import send
 from brokerset_broker.requests.admission import Admission
 from brokerset_broker.requests.send import SendProcessor
 from brokerset_broker.requests.send_refusals import refusing_handlers
@@ -294,6 +295,16 @@ def test_a_batch_with_a_message_that_asks_for_what_is_not_served_is_refused(benc
 
     assert refused.value.code == 13
     assert not bench.store.stored
+
+
+def test_words_in_bodies_of_a_batch_ask_for_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only properties are searched for what is not served; a batch without such is not examined further."""
+    monkeypatch.delattr(send, "_refuse_unusual")
+    body = encode_batch([BatchItem(0, b"DELAY\x013\x02TIMER_ TRAN_MSG", b"K\x01v\x02"), BatchItem(0, b"y", b"")])
+
+    bench.send(body, m="true")
+
+    assert len(bench.store.stored) == 2
 
 
 def test_a_client_may_retry_a_request_message_that_was_stored_elsewhere(bench: Bench) -> None:
