@@ -122,18 +122,19 @@ def _offset(consumed: object, queue: str) -> int:
 
 
 def _queue_end(store: Path, topic: str, queue: str) -> int:
-    """Messages that a queue ever had, by its last file, in which zeros follow the last one."""
+    """Messages that a queue ever had, by its last file that has a unit; zeros follow the last one."""
     folder = store / "consumequeue" / topic / queue
     files = sorted(each for each in folder.iterdir() if each.name.isdigit()) if folder.is_dir() else []
-    if not files:
-        return 0
-    with files[-1].open("rb") as stream:
-        descriptor = stream.fileno()
-        units = os.fstat(descriptor).st_size // UNIT_BYTES
-        used = bisect_left(
-            range(units), True, key=lambda n: not any(os.pread(descriptor, UNIT_BYTES, n * UNIT_BYTES))
-        )
-    return int(files[-1].name) // UNIT_BYTES + used
+    for file in reversed(files):
+        with file.open("rb") as stream:
+            descriptor = stream.fileno()
+            units = os.fstat(descriptor).st_size // UNIT_BYTES
+            used = bisect_left(
+                range(units), True, key=lambda n: not any(os.pread(descriptor, UNIT_BYTES, n * UNIT_BYTES))
+            )
+        if used:
+            return int(file.name) // UNIT_BYTES + used
+    return int(files[0].name) // UNIT_BYTES if files else 0
 
 
 def _table(store: Path, file: str, key: str) -> Mapping[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import Executor
 from pathlib import Path
 
 from brokerset_broker.store.consume_queue import NO_LIMIT, ConsumeQueue
@@ -14,8 +15,10 @@ from brokerset_formats.queue_units import UNIT_SIZE
 class ConsumeQueues:
     """The table of queues; `next_offset` of each is the number that its next message gets."""
 
-    def __init__(self, folder: Path, file_bytes: int) -> None:
+    def __init__(self, folder: Path, file_bytes: int, executor: Executor | None = None) -> None:
+        """`executor` makes files of queues ahead of their use."""
         self._folder = folder
+        self._executor = executor
         self._file_bytes = -(-file_bytes // UNIT_SIZE) * UNIT_SIZE
         self.table: dict[tuple[str, int], ConsumeQueue] = {}
         self._topics: dict[str, dict[int, ConsumeQueue]] = {}
@@ -37,7 +40,8 @@ class ConsumeQueues:
         """The queue, made in memory if it is new; its folder comes with its first message."""
         queue = self.table.get((topic, queue_id))
         if queue is None:
-            queue = ConsumeQueue(self._folder / topic / str(queue_id), topic, queue_id, self._file_bytes)
+            folder = self._folder / topic / str(queue_id)
+            queue = ConsumeQueue(folder, topic, queue_id, self._file_bytes, self._executor)
             self.table[topic, queue_id] = queue
             self._topics.setdefault(topic, {})[queue_id] = queue
         return queue
@@ -100,6 +104,8 @@ class ConsumeQueues:
 
     def forget_all(self) -> None:
         """Drop all queues from the table; their files are deleted elsewhere."""
+        for queue in self:
+            queue.files.forget_prepared()
         self.table.clear()
         self._topics.clear()
 

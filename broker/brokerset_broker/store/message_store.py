@@ -93,7 +93,7 @@ class MessageStore(StoreReads):
         self._executor = ThreadPoolExecutor(1, "store-files")
         self.log = self._make_log(self._executor)
         self.queues_table = ConsumeQueues(
-            self._root / "consumequeue", settings.mapped_file_size_consume_queue
+            self._root / "consumequeue", settings.mapped_file_size_consume_queue, self._executor
         )
         self.index = (
             IndexService(

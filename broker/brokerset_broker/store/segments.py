@@ -208,21 +208,31 @@ class SegmentSequence:
     def prepare_next(self, executor: Executor) -> None:
         """Make the file after the last one in a thread, so that nobody has to wait for it later."""
         if self._coming is None and self.files:
-            self._coming = executor.submit(self._create, self.end)
+            self._coming = executor.submit(self._create_mapped, self.end)
 
     def add(self, start: int | None = None) -> MappedFile:
         """Append the next file, the one that was prepared if there is one; raises OSError.
 
-        `start` is given for the first file. If preparing fails, the next call makes the file itself.
+        `start` is given for the first file. If preparing failed, or has not begun because the thread has
+        other work, the file is made here.
         """
         coming, self._coming = self._coming, None
-        if coming is not None:
+        if coming is not None and not coming.cancel():
             with contextlib.suppress(OSError):
                 file = coming.result()
                 self.files.append(file)
                 return file
         file = self._create(self.end if self.files else start or 0)
         self.files.append(file)
+        return file
+
+    def _create_mapped(self, start: int) -> MappedFile:
+        file = self._create(start)
+        try:
+            _ = file.map
+        except OSError:
+            file.unlink()
+            raise
         return file
 
     def _create(self, start: int) -> MappedFile:
@@ -241,7 +251,7 @@ class SegmentSequence:
     def forget_prepared(self) -> None:
         """Delete the file that was prepared and is not needed any more."""
         coming, self._coming = self._coming, None
-        if coming is not None:
+        if coming is not None and not coming.cancel():
             with contextlib.suppress(OSError):
                 coming.result().unlink()
 

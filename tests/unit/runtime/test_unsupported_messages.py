@@ -61,6 +61,14 @@ def test_what_waits_is_named_and_what_was_consumed_is_not(
     assert expected in "".join(found)
 
 
+def test_a_file_that_was_made_ahead_of_its_use_adds_no_messages(tmp_path: Path) -> None:
+    """Of a queue, the last file that has a unit tells the end."""
+    store = made(tmp_path, {(HALF, 0): 40}, {f"{HALF}@CID_RMQ_SYS_TRANS": {"0": 40}})
+    (store / "consumequeue" / HALF / "0" / f"{FILE_UNITS * 20:020d}").write_bytes(bytes(FILE_UNITS * 20))
+
+    assert unsupported_in(store) == ()
+
+
 def test_what_waits_is_counted(tmp_path: Path) -> None:
     """Timers of the wheel behind the time read up to, and those that are in the queue only."""
     queues = {(TIMER, 0): 90, (HALF, 0): 120, ("rmq_sys_REVIVE_LOG_c", 0): 3, ("rmq_sys_REVIVE_LOG_c", 7): 50}

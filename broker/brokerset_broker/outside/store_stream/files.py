@@ -301,10 +301,11 @@ class StoreFiles:
                 if (len(under) > 2 and queue != under[2]) or prefix < after[:3]:
                     continue
                 files = _children(root / topic / queue, folders=False)
+                newest = _newest_with_units(root / topic / queue, files)
                 for name in files:
                     found = names.wanted((*prefix, name))
                     if found is not None and found.parts > after and len(under) < 4:
-                        yield found, name != files[-1]
+                        yield found, name < newest
 
 
 def _open_below(folder: Path, folders: list[str], name: str) -> int:
@@ -317,6 +318,20 @@ def _open_below(folder: Path, folders: list[str], name: str) -> int:
         return os.open(name, _FLAGS, dir_fd=parent)
     finally:
         os.close(parent)
+
+
+def _newest_with_units(folder: Path, files: list[str]) -> str:
+    """The file of a queue that is written: the last one, or that before it if the last was made ahead."""
+    if len(files) < 2:
+        return files[0] if files else ""
+    try:
+        descriptor = os.open(folder / files[-1], _FLAGS)
+    except OSError:  # it is gone since
+        return files[-2]
+    try:
+        return files[-1] if any(os.pread(descriptor, UNIT_SIZE, 0)) else files[-2]
+    finally:
+        os.close(descriptor)
 
 
 def _children(folder: Path, *, folders: bool) -> list[str]:

@@ -300,7 +300,9 @@ def test_a_batch_with_a_message_that_asks_for_what_is_not_served_is_refused(benc
 def test_words_in_bodies_of_a_batch_ask_for_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only properties are searched for what is not served; a batch without such is not examined further."""
     monkeypatch.delattr(send, "_refuse_unusual")
-    body = encode_batch([BatchItem(0, b"DELAY\x013\x02TIMER_ TRAN_MSG", b"K\x01v\x02"), BatchItem(0, b"y", b"")])
+    body = encode_batch(
+        [BatchItem(0, b"DELAY\x013\x02TIMER_ TRAN_MSG", b"K\x01v\x02"), BatchItem(0, b"y", b"")]
+    )
 
     bench.send(body, m="true")
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import mmap
 import os
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -99,6 +101,37 @@ def test_the_next_file_can_be_made_ahead(tmp_path: Path) -> None:
 
     assert not (tmp_path / "log" / f"{2 * SIZE:020d}").exists()
     assert files.end == 2 * SIZE
+
+
+def test_a_file_whose_making_ahead_has_not_begun_is_made_at_once(tmp_path: Path) -> None:
+    """Nobody waits for what else the thread has to do; and it does not make the file a second time."""
+    files = sequence(tmp_path / "log", f"{0:020d}")
+    busy = threading.Event()
+    with ThreadPoolExecutor(1) as executor:
+        executor.submit(busy.wait)
+        files.prepare_next(executor)
+        assert files.add().start == SIZE
+        files.prepare_next(executor)
+        files.forget_prepared()
+        busy.set()
+
+    assert sorted(int(path.name) for path in (tmp_path / "log").iterdir()) == [0, SIZE]
+
+
+def test_a_file_made_ahead_that_cannot_be_mapped_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process may have so many mappings only; the next call makes the file, or says why not."""
+
+    def refused(descriptor: int, size: int) -> None:
+        raise OSError(errno.ENOMEM, "no more mappings")
+
+    files = sequence(tmp_path / "log", f"{0:020d}")
+    monkeypatch.setattr(mmap, "mmap", refused)
+    with ThreadPoolExecutor(1) as executor:
+        files.prepare_next(executor)
+
+    assert [int(path.name) for path in (tmp_path / "log").iterdir()] == [0]
 
 
 def test_a_file_that_cannot_be_made_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
