@@ -29,8 +29,8 @@ DERIVED_INTERVAL_S = 10.0
 """How often queues and index are brought to the disk.
 
 They can be made again from the log, so this only bounds what a start after a power failure has to read.
-More often would cost:
-index pages are written at random, and a page that was just synced is slow to write to again.
+More often would cost: index pages are written at random, and the next write to each that was synced is a page
+fault.
 """
 
 
