@@ -61,7 +61,9 @@ class OwnedPartition:
             request_seconds=registration.settings.request_seconds,
         )
         # The copies of a sealed partition get no further copies either: nobody would be left for them.
-        is_sealed = None if topic == registration.subject else lambda: self.normal.sealed_end is not None
+        is_sealed = (
+            None if topic == registration.subject else lambda: self.normal.claim.sealed_end is not None
+        )
         return PullClient(registration, queue, partition.partition_id, sealed_end, is_sealed)
 
     @property
@@ -93,15 +95,15 @@ class OwnedPartition:
 
         Of copies that an owner before this session has sent back nothing is known until they come.
         """
-        if not self.normal.is_drained or self.is_dropped:
+        if not self.normal.claim.is_drained or self.is_dropped:
             return False
         if self.retry is None:
             return True
-        since, last = self.retry.empty_since, self.retry.empty_at
+        since, last = self.retry.claim.empty_since, self.retry.claim.empty_at
         if since is None or last is None:
             return False
         due = max(client.handlers.copies_due_at for client in self.clients)
-        if self.normal.began_at == 0 and due == -math.inf:
+        if self.normal.claim.began_at == 0 and due == -math.inf:
             return True  # nobody was before, and nothing was sent back: there are no copies
         # A broker that could not be asked since, or was not, may have a copy that is due.
         return last - max(since, due) >= self._registration.settings.retry_settle_seconds
@@ -134,7 +136,7 @@ class OwnedPartition:
     def update(self, partition: AssignedPartition) -> None:
         """The same ownership in a newer assignment."""
         self.partition = partition
-        self.normal.seal(partition.sealed_end)
+        self.normal.claim.seal(partition.sealed_end)
 
     def stop(self) -> None:
         """Graceful: handlers end, acks are confirmed, the queues are released."""
@@ -227,7 +229,7 @@ class CompositePullClient:
         return OwnedReport(
             tuple(ReleasedPartition(*each) for each in sorted(released | self._released)),
             tuple(
-                DrainedPartition(partition_id, owned.partition.epoch, owned.normal.position)
+                DrainedPartition(partition_id, owned.partition.epoch, owned.normal.claim.position)
                 for partition_id, owned in sorted(self.owned.items())
                 if owned.is_drained
             ),
