@@ -14,8 +14,8 @@ from typing import Any
 
 from brokerset_client.errors import AnswerTimeout, BrokerUnreachable, NameServerUnavailable
 from brokerset_client.messages import MessageView
-from brokerset_client.ordered.consuming.queue_requests import retry_topic
 from brokerset_formats.hosts import Host
+from brokerset_formats.names import ordered_retry_topic
 from brokerset_formats.order_keys import logical_partition, partition_ranges
 from brokerset_formats.order_stamps import OrderStamp
 from brokerset_formats.properties import Property, encode_properties
@@ -446,7 +446,7 @@ class FakeSubject:
             self.dead.append(view.body)
             return command.reply()
         properties = {**view.properties, Property.RETRY_TOPIC: self.name}
-        queue = self.queue(retry_topic(header.consumer_group, self.name), header.queue_id)
+        queue = self.queue(ordered_retry_topic(header.consumer_group, self.name), header.queue_id)
         asyncio.get_running_loop().call_later(
             DELAY_SECONDS, queue.append, view.body, properties, view.reconsume_times + 1
         )

@@ -13,8 +13,9 @@ import structlog
 
 from brokerset_client.ordered.consuming.assignment import AssignmentVersion, plan_changes
 from brokerset_client.ordered.consuming.pull_client import PullClient
-from brokerset_client.ordered.consuming.queue_requests import OwnedQueue, retry_topic
+from brokerset_client.ordered.consuming.queue_requests import OwnedQueue
 from brokerset_client.ordered.consuming.registration import Registration
+from brokerset_formats.names import ordered_retry_topic
 from brokerset_formats.order_keys import overlap
 from brokerset_protocol.bodies.ordered import (
     AssignedPartition,
@@ -39,7 +40,7 @@ class OwnedPartition:
         self.normal = self._client(registration.subject, partition.sealed_end)
         self.retry: PullClient | None = None
         if strategy is OrderStrategy.BEST_TRIED:
-            self.retry = self._client(retry_topic(registration.group, registration.subject), None)
+            self.retry = self._client(ordered_retry_topic(registration.group, registration.subject), None)
         self.clients = [client for client in (self.normal, self.retry) if client is not None]
         self._starting: asyncio.Task[None] | None = None
         self._started = False

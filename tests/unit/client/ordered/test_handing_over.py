@@ -177,7 +177,7 @@ async def test_a_sealed_partition_is_reported_as_drained_when_all_is_acknowledge
 async def test_an_empty_sealed_partition_is_drained_at_once(strategy: OrderStrategy) -> None:
     """Nothing was ever sent to it: the claim alone says so, and no copies are waited for."""
     subject = FakeSubject(1, strategy=strategy)
-    subject.queue(f"%RETRY%{GROUP}_{subject.name}", 0)
+    subject.queue(f"%RETRY%{GROUP}%{subject.name}", 0)
     subject.seal(0)
 
     async with consumer_of(subject, Recorder().handle):
