@@ -32,11 +32,8 @@ class PullClient:
         queue: OwnedQueue,
         partition_id: int,
         sealed_end: int | None,
-        is_sealed: Callable[[], bool] | None = None,
     ) -> None:
-        """`is_sealed`: whether no further copies are made for retry; None: when this queue is sealed."""
         self._registration = registration
-        is_sealed = is_sealed or (lambda: self.claim.sealed_end is not None)
         self.queue = queue
         self._wakes = QueueWakes()
         self._stop_wanted = asyncio.Event()
@@ -52,7 +49,6 @@ class PullClient:
             progressed=self._progressed,
             blocked=self._lane_blocked,
             refused=lambda error: self.claim.note(error),
-            is_sealed=is_sealed,
         )
         self.claim = QueueClaim(
             registration,
@@ -69,7 +65,6 @@ class PullClient:
             self.handlers,
             self._wakes,
             stopping=self._stop_wanted,
-            is_sealed=is_sealed,
         )
         self._acks = QueueAcks(registration, self.claim, self.handlers, self._wakes)
 

@@ -100,7 +100,7 @@ class QueueClaim:
         """The queue offset behind the last message is known."""
         if sealed_end is not None and self.sealed_end is None:
             self.sealed_end = sealed_end
-            self._wakes.pull.set()
+            self.progressed()
 
     async def confirm(self) -> None:
         """Make the broker know our epoch, and learn the group's position. Raises `ClientError`."""
@@ -154,7 +154,7 @@ class QueueClaim:
         await self._handlers.quiet()
 
     def progressed(self) -> None:
-        """The confirmed position may be a higher one."""
+        """The confirmed position, or the end, may be another one."""
         if self.is_drained:
             self._registration.heartbeat_soon()
         self._wakes.pull.set()
@@ -180,7 +180,5 @@ class QueueClaim:
         elif error.code in (ResponseCode.BROKERSET_NOT_CLAIMED, ResponseCode.BROKERSET_OFFSET_OUT_OF_RANGE):
             self.is_confirmed = False
             self._wakes.pull.set()
-        elif error.code == ResponseCode.TOPIC_NOT_EXIST and self.queue.topic != self.queue.subject:
-            self.note_empty()  # nothing was ever sent back
         elif error.code in STALE_ROUTE_CODES:
             self._registration.transport.route_is_stale(self.queue.subject)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 import structlog
@@ -23,10 +23,6 @@ EMPTY_ANSWERS_MAX: Final = 8
 
 EMPTY_PAUSE_SECONDS: Final = 0.2
 
-SEALED_SUSPEND_MS: Final = 2_000
-"""How long a broker may keep a pull of a partition that is sealed: its end waits for answers that there is
-nothing more."""
-
 
 class QueuePulls:
     """Pulls into the lanes of a claim as long as they have room and the permission allows."""
@@ -40,7 +36,6 @@ class QueuePulls:
         wakes: QueueWakes,
         *,
         stopping: asyncio.Event,
-        is_sealed: Callable[[], bool],
     ) -> None:
         self._registration = registration
         self._partition_id = partition_id
@@ -48,7 +43,6 @@ class QueuePulls:
         self._handlers = handlers
         self._wakes = wakes
         self._stopping = stopping
-        self._is_sealed = is_sealed
         self._empty = 0
 
     async def pull(self) -> bool:
@@ -69,8 +63,6 @@ class QueuePulls:
             return False
         now = registration.clock.monotonic()
         suspend_ms = min(settings.suspend_ms, int(registration.permission.remaining(now) * 1000))
-        if self._is_sealed():
-            suspend_ms = min(suspend_ms, SEALED_SUSPEND_MS)
         pulled = await claim.queue.pull(lanes.pulled_to, settings.pull_batch, registration.filter, suspend_ms)
         if lanes is not claim.lanes or self._stopping.is_set():
             return False
