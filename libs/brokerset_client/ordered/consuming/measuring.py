@@ -24,6 +24,7 @@ def measure(
         group=registration.group,
         session=registration.session,
         order_strategy=registration.strategy,
+        consume_strategy=registration.options.consume_strategy,
         generation=-1 if version is None else version.generation,
         version=-1 if version is None else version.version,
         permission_seconds=registration.permission.remaining(now),
@@ -49,8 +50,8 @@ def measure(
 
 
 def _measure_client(owned: OwnedPartition, client: PullClient, now: float) -> PartitionMeasurements:
-    lanes = client.lanes
-    position = client.position
+    lanes = client.claim.lanes
+    position = client.claim.group_position
     return PartitionMeasurements(
         partition_id=owned.partition.partition_id,
         topic=client.queue.topic,
@@ -60,16 +61,18 @@ def _measure_client(owned: OwnedPartition, client: PullClient, now: float) -> Pa
         state=_state(owned, client),
         position=position,
         pulled_to=-1 if lanes is None else lanes.pulled_to,
-        lag=max(0, client.max_offset - position) if lanes is not None and client.max_offset >= 0 else -1,
+        lag=max(0, client.claim.max_offset - position)
+        if lanes is not None and client.claim.max_offset >= 0
+        else -1,
         unhandled=0 if lanes is None else lanes.unhandled,
         running=client.handlers.running,
         blocked=()
         if lanes is None
         else tuple(
             BlockedKey(
-                logical_partition=lane.lane,
-                key=lanes.item(lane.queue_offset).key,
-                queue_offset=lane.queue_offset,
+                logical_partition=lanes.item(lane.pull_sequence).lane,
+                key=lanes.item(lane.pull_sequence).key,
+                queue_offset=lanes.item(lane.pull_sequence).queue_offset,
                 attempts=lane.attempts,
                 blocked_seconds=max(0.0, now - lane.since),
                 waiting=lane.waiting,
@@ -89,4 +92,4 @@ def _state(owned: OwnedPartition, client: PullClient) -> str:
         return "stopping"
     if owned.is_drained:
         return "drained"
-    return "starting" if client.lanes is None else "consuming"
+    return "starting" if client.claim.lanes is None else "consuming"
