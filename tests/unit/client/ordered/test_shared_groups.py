@@ -15,7 +15,7 @@ from brokerset_client.ordered.consuming import (
     OrderedConsumerSettings,
     SubscriptionOptions,
 )
-from brokerset_protocol.codes import RequestCode
+from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.subject_words import ConsumeStrategy, OrderStrategy
 from brokerset_rig.fake_pull_logs import FORGOTTEN_SECONDS
 from brokerset_rig.fake_subject import DELAY_SECONDS, GROUP, SHARED_EPOCH, FakeSubject, FakeTransport
@@ -171,6 +171,20 @@ async def test_tags_are_filtered_and_pull_sequences_still_fit(filters: bool) -> 
     assert bodies(recorder) == list(range(1, 120, 2))
     assert all(message.queue_offset == int(message.body) for message in recorder.handled)
     assert subject.violations == []
+
+
+async def test_a_pull_whose_messages_were_all_dropped_is_repeated_at_once() -> None:
+    """A broker that has searched for long without a match says so, and there may be one further on."""
+    subject = shared_subject()
+    transport = FakeTransport(subject)
+    transport.refuse[RequestCode.PULL_MESSAGE] = ResponseCode.PULL_RETRY_IMMEDIATELY
+    fields = ("nextBeginOffset", "minOffset", "maxOffset", "suggestWhichBrokerId", "groupPosition")
+    transport.refused_ext = dict.fromkeys(fields, "0")
+
+    async with member(subject, Recorder(), transport=transport):
+        await asyncio.sleep(10)
+
+    assert transport.asked[RequestCode.PULL_MESSAGE] > 1_000
 
 
 @pytest.mark.parametrize("strategy", list(OrderStrategy))
