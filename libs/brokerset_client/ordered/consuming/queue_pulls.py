@@ -112,6 +112,8 @@ class QueuePulls:
             self._handlers.dispatch()
             self._wakes.ack.set()  # what was filtered away is done
             return
+        if pulled.status is PullStatus.NO_MATCHED_MSG:
+            return  # a filter has dropped so many that the broker wants to be asked again
         now = registration.clock.monotonic()
         if now - asked_at < QUICK_SECONDS:
             self._empty += 1

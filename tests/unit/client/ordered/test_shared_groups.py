@@ -15,7 +15,7 @@ from brokerset_client.ordered.consuming import (
     OrderedConsumerSettings,
     SubscriptionOptions,
 )
-from brokerset_protocol.codes import RequestCode
+from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.subject_words import ConsumeStrategy, OrderStrategy
 from brokerset_rig.fake_pull_logs import FORGOTTEN_SECONDS
 from brokerset_rig.fake_subject import DELAY_SECONDS, GROUP, SHARED_EPOCH, FakeSubject, FakeTransport
@@ -157,20 +157,37 @@ async def test_after_a_change_of_the_master_late_results_do_nothing_and_messages
 @pytest.mark.parametrize("filters", [True, False])
 async def test_tags_are_filtered_and_pull_sequences_still_fit(filters: bool) -> None:
     """What has another tag counts as handled, whether the broker drops it or the client; the others keep
-    their own queue offsets (statement 64)."""
+    their own queue offsets, and no ack passes one that runs (statement 64)."""
     subject = shared_subject()
     subject.filters = filters
-    recorder = Recorder()
+    recorder = Recorder(seconds=lambda message: 20.0 if message.body == b"41" else 0.0)
     for number in range(120):
         subject.send("a", b"%d" % number, tags="even" if number % 2 == 0 else "odd")
 
     options = SubscriptionOptions(consume_strategy=ConsumeStrategy.SHARED, tags="odd")
     async with member(subject, recorder, options=options):
+        await asyncio.sleep(10)
+        running = position(subject)
         await until(lambda: position(subject) == 120, LONG)
 
+    assert running == 41
     assert bodies(recorder) == list(range(1, 120, 2))
     assert all(message.queue_offset == int(message.body) for message in recorder.handled)
     assert subject.violations == []
+
+
+async def test_a_pull_whose_messages_were_all_dropped_is_repeated_at_once() -> None:
+    """A broker that has searched for long without a match says so, and there may be one further on."""
+    subject = shared_subject()
+    transport = FakeTransport(subject)
+    transport.refuse[RequestCode.PULL_MESSAGE] = ResponseCode.PULL_RETRY_IMMEDIATELY
+    fields = ("nextBeginOffset", "minOffset", "maxOffset", "suggestWhichBrokerId", "groupPosition")
+    transport.refused_ext = dict.fromkeys(fields, "0")
+
+    async with member(subject, Recorder(), transport=transport):
+        await asyncio.sleep(10)
+
+    assert transport.asked[RequestCode.PULL_MESSAGE] > 1_000
 
 
 @pytest.mark.parametrize("strategy", list(OrderStrategy))
@@ -307,7 +324,7 @@ async def test_a_sealed_partition_is_drained_when_others_have_handled_their_part
     reports it (statement 76)."""
     subject = shared_subject(partitions=1)
     transport = FakeTransport(subject)
-    first, second = Recorder(seconds=lambda _: 20.0), Recorder()
+    first, second = Recorder(seconds=lambda _: 14.0), Recorder()
     subject.send("a", b"1")
 
     async with member(subject, first, transport=transport):
@@ -352,6 +369,27 @@ async def test_a_drained_partition_is_finished_when_no_member_has_made_a_copy_fo
     assert len(first.handled) + len(second.handled) == 1
     assert len(first.begun) + len(second.begun) >= 3
     assert last + 600 < finished_at < last + 640
+    assert subject.violations == []
+
+
+async def test_copies_that_another_member_has_just_made_are_waited_for() -> None:
+    """A retry queue that was empty for long says nothing about the failures of others, as long as the
+    partition is not drained (statement 81)."""
+    subject = shared_subject()
+    recorder = Recorder()
+
+    settings = OrderedConsumerSettings(retry_finished_seconds=600)
+    async with (
+        member(subject, recorder, settings=settings),
+        member(subject, recorder, "second", settings=settings),
+    ):
+        await asyncio.sleep(1_000)
+        recorder.failing["a"] = 1
+        subject.send("a", b"1")
+        subject.seal(0)
+        await until(lambda: subject.finished, LONG)
+
+    assert bodies(recorder) == [1]
     assert subject.violations == []
 
 
