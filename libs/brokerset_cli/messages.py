@@ -267,6 +267,12 @@ def _start(_context: click.Context, _parameter: click.Parameter, text: str) -> S
     help="TOPIC is an ordered subject: own partitions of it, and show order key, partition, queue offset and "
     "fencing token.",
 )
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(1, 65535),
+    metavar="PORT",
+    help="With --ordered: serve lag, permission and blocked keys at /metrics of this port, for Prometheus.",
+)
 @click.option("--quiet", is_flag=True, help="Do not show the messages, only how many there were.")
 @cluster_options
 @json_option
@@ -278,6 +284,7 @@ def consume(
     expression: str,
     idle_seconds: float | None,
     ordered: bool,
+    metrics_port: int | None,
     quiet: bool,
     cluster: Cluster,
     as_json: bool,
@@ -287,6 +294,8 @@ def consume(
     What was shown counts as consumed: the next run of the same group goes on after it. With --json each
     message is one line. A group of an ordered subject begins with the oldest message, whatever --from says.
     """
+    if metrics_port is not None and not ordered:
+        raise click.UsageError("--metrics-port goes with --ordered: usual consumers have no metrics")
 
     def show(message: MessageView) -> None:
         if not quiet:
@@ -310,6 +319,7 @@ def consume(
                 expression=expression,
                 count=count,
                 idle_seconds=idle_seconds,
+                metrics_port=metrics_port,
             )
         await instance.route(topic)  # a topic that does not exist is an error, not a reason to wait
         watched = quiet or not sys.stdout.isatty()

@@ -25,6 +25,7 @@ from brokerset_formats.order_keys import logical_partition
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.subject_words import OrderStrategy
+from brokerset_rig.waiting import until
 from brokerset_sim.loop import VirtualLoop
 from brokerset_sim.ordered_send_model import ModelSubject
 from brokerset_sim.ordered_send_transport import LoopClock, Lose, ModelTransport
@@ -117,6 +118,30 @@ def test_a_lost_answer_stores_once() -> None:
         await asyncio.gather(*sent)
 
         assert bodies(model) == ["0", "1", "2", "3", "4", "5"]
+
+    play(scene)
+
+
+def test_a_producer_measures_what_waits_and_what_was_tried() -> None:
+    """Without controllers messages are parked; a lost answer is unknown, and its request repeated."""
+
+    async def scene(transport: ModelTransport, sender: OrderedProducer, model: ModelSubject) -> None:
+        transport.controllers_down = True
+        sent = [await sender.send_async(message(str(number))) for number in range(6)]
+        await asyncio.sleep(2)
+        (without,) = sender.measurements()
+        transport.controllers_down = False
+        transport.faults += [Lose(stored=True), Lose(stored=False)]
+        await until(lambda: not transport.faults)
+        (during,) = sender.measurements()
+        await asyncio.gather(*sent)
+        (after,) = sender.measurements()
+
+        assert (without.unconfirmed, without.parked, without.epoch) == (6, 6, -1)
+        assert without.oldest_seconds == pytest.approx(2)
+        assert (during.unconfirmed, during.parked, during.unknown, during.retried) == (6, 0, 1, 1)
+        assert (after.unconfirmed, after.oldest_seconds, after.confirmed) == (0, 0, 6)
+        assert (after.unknown, after.retried, after.failed) == (2, 2, 0)
 
     play(scene)
 
