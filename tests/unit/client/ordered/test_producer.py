@@ -22,6 +22,7 @@ from brokerset_client.ordered.producing.errors import (
 from brokerset_client.ordered.producing.producer import OrderedProducer
 from brokerset_client.ordered.producing.settings import ProducerSettings
 from brokerset_formats.order_keys import logical_partition
+from brokerset_formats.order_stamps import PRODUCER_ID
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.subject_words import OrderStrategy
@@ -351,6 +352,18 @@ def test_a_key_without_an_open_partition_waits_alone() -> None:
         assert bodies(model, second) == ["waits"]
 
     play(scene)
+
+
+def test_each_start_of_a_producer_draws_an_id_of_its_own() -> None:
+    """Also in processes with one client id, and whatever a client id is: none fences another by chance."""
+    transport = ModelTransport(subject())
+    client_ids = ["10.0.0.1@7", "10.0.0.1@7", "ü" * 300, ""]
+
+    ids = [OrderedProducer(transport, client_id=client_id).producer_id for client_id in client_ids]
+
+    assert len(set(ids)) == len(ids)
+    assert all(PRODUCER_ID.fullmatch(each) for each in ids)
+    assert ids[0].startswith("10.0.0.1-7-")
 
 
 def test_a_restarted_producer_fences_the_one_before() -> None:
