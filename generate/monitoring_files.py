@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import yaml
 from generate.lists import entry
+from monitoring.ordered_client_panels import ORDERED_CLIENTS
 from monitoring.ordered_panels import ORDERED
 from monitoring.panels import ALL as OTHERS
 from monitoring.panels import Dashboard, Panel
@@ -28,10 +29,18 @@ from brokerset_operator.resources.alerts import (
     OPERATOR_ALERTS,
     SET_ALERTS,
 )
-from brokerset_operator.resources.monitoring import groups_of_all_sets, groups_of_operator
-from brokerset_operator.resources.ordered_alerts import ORDERED_BROKER_ALERTS, ORDERED_CONTROLLER_ALERTS
+from brokerset_operator.resources.monitoring import (
+    groups_of_all_sets,
+    groups_of_clients,
+    groups_of_operator,
+)
+from brokerset_operator.resources.ordered_alerts import (
+    ORDERED_BROKER_ALERTS,
+    ORDERED_CLIENT_ALERTS,
+    ORDERED_CONTROLLER_ALERTS,
+)
 
-ALL: Final = (*OTHERS, ORDERED, STORE_JOBS)
+ALL: Final = (*OTHERS, ORDERED, ORDERED_CLIENTS, STORE_JOBS)
 CHART: Final = Path("charts/brokerset")
 
 SCHEMA_VERSION: Final = 39
@@ -45,6 +54,7 @@ SELECTORS: Final = {
     "<c>": SET_LABELS,
     "<g>": f'{SET_LABELS},broker_set=~"$group"',
     "<o>": 'namespace=~"$namespace"',
+    "<s>": 'namespace=~"$namespace",subject=~"$subject"',
 }
 
 COLUMNS: Final = 24
@@ -73,7 +83,8 @@ controllers find those under the other set's name.
 
 Each BrokerSet with `spec.monitoring.rules` gets a PrometheusRule for its own pods. `prometheusRule.enabled`
 of the chart makes one for the operator, and `prometheusRule.allSets` another for all sets at once; switch
-the sets' own off then. Without the Prometheus operator, load the files of
+the sets' own off then. `prometheusRule.clients` makes one for applications that export the metrics of their
+ordered clients; Prometheus has to scrape them. Without the Prometheus operator, load the files of
 [`charts/brokerset/files/rules`](../charts/brokerset/files/rules). All rest on the metrics of
 [metrics.md](metrics.md). Those under "Conditions" are about the operator's metrics, also in the rules of a
 single set: they need the chart's `podMonitor.enabled`, and a Prometheus that sees the operator's namespace
@@ -87,6 +98,7 @@ def files() -> dict[Path, str]:
     found = {
         CHART / "files" / "rules" / "sets.yaml": _yaml(groups_of_all_sets()),
         CHART / "files" / "rules" / "operator.yaml": _yaml(groups_of_operator()),
+        CHART / "files" / "rules" / "clients.yaml": _yaml(groups_of_clients()),
         Path("docs/dashboards.md"): _page(),
     }
     for dashboard in ALL:
@@ -106,6 +118,7 @@ def _page() -> str:
         ("Brokers", BROKER_ALERTS),
         ("Brokers in DLedger mode", DLEDGER_ALERTS),
         ("Ordered subjects", (*ORDERED_CONTROLLER_ALERTS, *ORDERED_BROKER_ALERTS)),
+        ("Ordered clients", ORDERED_CLIENT_ALERTS),
         ("Pods", SET_ALERTS),
         ("Conditions", CONDITION_ALERTS),
         ("Operator", OPERATOR_ALERTS),

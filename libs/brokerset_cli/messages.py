@@ -272,6 +272,12 @@ def _start(_context: click.Context, _parameter: click.Parameter, text: str) -> S
     is_flag=True,
     help="With --ordered: share all partitions with the other members of the group, without their order.",
 )
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(1, 65535),
+    metavar="PORT",
+    help="With --ordered: serve lag, permission and blocked keys at /metrics of this port, for Prometheus.",
+)
 @click.option("--quiet", is_flag=True, help="Do not show the messages, only how many there were.")
 @cluster_options
 @json_option
@@ -284,6 +290,7 @@ def consume(
     idle_seconds: float | None,
     ordered: bool,
     shared: bool,
+    metrics_port: int | None,
     quiet: bool,
     cluster: Cluster,
     as_json: bool,
@@ -293,7 +300,8 @@ def consume(
     What was shown counts as consumed: the next run of the same group goes on after it. With --json each
     message is one line. A group of an ordered subject begins with the oldest message, whatever --from says.
     """
-
+    if metrics_port is not None and not ordered:
+        raise click.UsageError("--metrics-port goes with --ordered: usual consumers have no metrics")
     if shared and not ordered:
         raise click.UsageError("--shared goes with --ordered: a usual topic is shared by queues anyway")
 
@@ -320,6 +328,7 @@ def consume(
                 shared=shared,
                 count=count,
                 idle_seconds=idle_seconds,
+                metrics_port=metrics_port,
             )
         await instance.route(topic)  # a topic that does not exist is an error, not a reason to wait
         watched = quiet or not sys.stdout.isatty()

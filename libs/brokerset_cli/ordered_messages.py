@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import click
@@ -32,6 +33,7 @@ from brokerset_protocol.bodies.ordered import SubjectState, SubjectStates
 from brokerset_protocol.bodies.queues import MessageQueue
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
+from brokerset_runtime.http import HttpEndpoint
 
 FIND_SECONDS: Final = 3.0
 """How long the controllers may take to say whether a topic is a subject."""
@@ -119,11 +121,13 @@ async def take_ordered(
     shared: bool = False,
     count: int | None = None,
     idle_seconds: float | None = None,
+    metrics_port: int | None = None,
 ) -> Taken:
     """Join `group` as a member that owns or shares partitions, give messages to `handle`, and leave.
 
-    Ends as `take` does. What was handled is acknowledged; what was not comes again to the next owner.
-    Raises `CommandFailed` if the controllers refuse the member, or nothing came for a reason that is known.
+    Ends as `take` does. What was handled is acknowledged; what was not comes again to the next owner. With
+    `metrics_port` its measurements are served there. Raises `CommandFailed` if the controllers refuse the
+    member, nothing came for a reason that is known, or the port is taken.
     """
     taken = Taken()
     ended = stop_event()
@@ -137,7 +141,11 @@ async def take_ordered(
                 "see `brokerset subject list`; without --ordered it is read as a usual topic",
             )
         consumer = client.consumer(group=group)
-        async with consumer, consumer.pulling(subject, options) as puller:
+        async with (
+            _exported(client, metrics_port),
+            consumer,
+            consumer.pulling(subject, options) as puller,
+        ):
             heard = time.perf_counter()
             problem, refused = None, False
             while not ended.is_set() and (count is None or taken.count < count):
@@ -161,6 +169,31 @@ async def take_ordered(
         )
     taken.seconds = last - first
     return taken
+
+
+@asynccontextmanager
+async def _exported(client: OrderedClient, port: int | None) -> AsyncIterator[None]:
+    """Serve `/metrics` of a client on all addresses of the machine; without a port do nothing."""
+    if port is None:
+        yield
+        return
+    from prometheus_client import CollectorRegistry  # only here, for it takes long to load
+
+    from brokerset_client.ordered.metrics import OrderedMetrics
+
+    registry = CollectorRegistry()
+    OrderedMetrics(client, registry=registry)
+    endpoint = HttpEndpoint(metrics=lambda: registry)
+    try:
+        await endpoint.start("", port)
+    except OSError as error:
+        raise CommandFailed(
+            f"metrics cannot be served on port {port}: {error.strerror}", "choose another --metrics-port"
+        ) from None
+    try:
+        yield
+    finally:
+        await endpoint.close()
 
 
 def ordered_json(pulled: PulledMessage) -> dict[str, Any]:

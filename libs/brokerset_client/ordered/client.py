@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from random import SystemRandom
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -21,13 +22,23 @@ from brokerset_client.errors import ClientClosed
 from brokerset_client.instance import ClientInstance
 from brokerset_client.instance_user import InstanceUser
 from brokerset_client.ordered.consuming import OrderedConsumer, OrderedConsumerSettings, PullRegister
+from brokerset_client.ordered.consuming.measurements import SubscriptionMeasurements
 from brokerset_client.ordered.instance_transport import InstanceTransport
+from brokerset_client.ordered.producing.measurements import ProducerMeasurements
 from brokerset_client.ordered.producing.producer import EpochGuard, OrderedProducer
 from brokerset_client.ordered.producing.settings import ProducerSettings
 from brokerset_protocol.errors import LocalProtocolError
 
 USERS_MAX: Final = 1_000
 """Producers and consumers of one client; a further one is an error of the application."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientMeasurements:
+    """What producers and consumers of one client measure now."""
+
+    subscriptions: tuple[SubscriptionMeasurements, ...]
+    producers: tuple[ProducerMeasurements, ...]
 
 
 class OrderedClient(InstanceUser):
@@ -113,14 +124,31 @@ class OrderedClient(InstanceUser):
         self._users[made] = None
         return made
 
-    async def close(self) -> None:
+    def measurements(self) -> ClientMeasurements:
+        """Snapshots of all that runs; `brokerset_client.ordered.metrics` exports them to Prometheus."""
+        users = list(self._users)
+        return ClientMeasurements(
+            tuple(
+                each for user in users if isinstance(user, OrderedConsumer) for each in user.measurements()
+            ),
+            tuple(
+                each for user in users if isinstance(user, OrderedProducer) for each in user.measurements()
+            ),
+        )
+
+    async def close(self, timeout: float | None = None) -> None:
         """Close what was made, all at once and gracefully, then the connections if they are its own.
 
-        Whatever happens the connections are closed; then the first error of the others is raised.
+        `timeout`: how many seconds producers and consumers may take, before what they still do is given up;
+        without it 5 and 30. Whatever happens the connections are closed; then the first error of the others
+        is raised.
         """
         self._closed = True
+        bounds = {} if timeout is None else {"timeout": timeout}
         try:
-            ends = await asyncio.gather(*(user.close() for user in list(self._users)), return_exceptions=True)
+            ends = await asyncio.gather(
+                *(user.close(**bounds) for user in list(self._users)), return_exceptions=True
+            )
         finally:
             self._users.clear()
             await super().close()

@@ -20,7 +20,11 @@ from brokerset_operator.resources.alerts import (
     SET_ALERTS,
     Alert,
 )
-from brokerset_operator.resources.ordered_alerts import ORDERED_BROKER_ALERTS, ORDERED_CONTROLLER_ALERTS
+from brokerset_operator.resources.ordered_alerts import (
+    ORDERED_BROKER_ALERTS,
+    ORDERED_CLIENT_ALERTS,
+    ORDERED_CONTROLLER_ALERTS,
+)
 from brokerset_operator.resources.set_facts import NewObject, SetFacts
 
 API_GROUP: Final = "monitoring.coreos.com"
@@ -137,6 +141,11 @@ def groups_of_all_sets() -> list[dict[str, Any]]:
 def groups_of_operator() -> list[dict[str, Any]]:
     """Rule groups about the operator itself."""
     return [{"name": "brokerset/operator", "rules": rules_of(OPERATOR_ALERTS)}]
+
+
+def groups_of_clients() -> list[dict[str, Any]]:
+    """Rule groups about applications with ordered producers and consumers, of whatever set."""
+    return [{"name": "brokerset/ordered-clients", "rules": rules_of(ORDERED_CLIENT_ALERTS)}]
 
 
 def rules_of(

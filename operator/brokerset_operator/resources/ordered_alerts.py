@@ -1,7 +1,7 @@
 """Alerts about ordered subjects; expressions are written as in `brokerset_operator.resources.alerts`.
 
-Counters have neither subject nor consumer group, so an alert says which set, or which broker group; the
-runbook says how to find the subject. Rates are of five minutes, and must last longer than that: one
+Counters of servers have neither subject nor consumer group, so an alert says which set, or broker group;
+the runbook says how to find the subject. Rates are of five minutes, and must last longer than that: one
 failover, one new leader of the controllers or one paused consumer fires none of them.
 """
 
@@ -93,3 +93,29 @@ ORDERED_BROKER_ALERTS: Final = (
     ),
 )
 """About ordered subjects, by the pods of brokers."""
+
+_OF_CLIENTS: Final = "namespace, subject, consumer_group"
+"""Labels of a consumer group in the metrics of applications; they are of no set."""
+
+ORDERED_CLIENT_ALERTS: Final = (
+    Alert(
+        "BrokersetOrderedKeyBlocked",
+        "warning",
+        f"max by ({_OF_CLIENTS}) (brokerset_client_ordered_blocked_seconds) > 300",
+        0,
+        "A key of {{ $labels.subject }} has been blocked in {{ $labels.consumer_group }} for"
+        " {{ $value | humanize }} s",
+        "The handler of its next message fails again and again. Messages of this key, and of those that share"
+        " its logical partition, wait behind it; others are handled.",
+    ),
+    Alert(
+        "BrokersetOrderedPermissionLost",
+        "critical",
+        f"max by ({_OF_CLIENTS}) (brokerset_client_ordered_permission_seconds) == 0",
+        2,
+        "No member of {{ $labels.consumer_group }} has a permission to consume {{ $labels.subject }}",
+        "All members that are scraped have stopped: the controllers do not answer their heartbeats, or refuse"
+        " them. Nothing of the subject is handled in this group.",
+    ),
+)
+"""About members of ordered groups, by the pods of applications that export their metrics."""

@@ -21,11 +21,17 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
+from brokerset_cli.options import namesrv_address, observed_controllers
+from brokerset_client.messages import Message
+from brokerset_client.ordered import HandlingContext, OrderedClient, OrderedMessage
+from brokerset_client.ordered.metrics import OrderedMetrics
+from brokerset_client.subject_admin import SubjectAdmin
 from brokerset_kube.errors import Request
 from brokerset_operator.metrics import Measurements
 from brokerset_operator.reconcile_queue import Key, ReconcileQueue
 from brokerset_protocol.codes import RequestCode
 from brokerset_protocol.commands import Command
+from brokerset_protocol.subject_words import OrderStrategy
 from brokerset_rig.local_set import LocalSet, local_set
 from brokerset_rig.stack import free_port
 from brokerset_runtime.http import HttpEndpoint
@@ -61,6 +67,7 @@ VARIABLES = {
     "$namespace": ".*",
     "$set": ".*",
     "$group": ".*",
+    "$subject": ".*",
 }
 
 SILENT_RULES = {
@@ -272,6 +279,25 @@ class Client:
         assert given_up.code == 0, given_up.remark
 
 
+@contextlib.asynccontextmanager
+async def ordered_client(running: LocalSet, registry: CollectorRegistry) -> AsyncIterator[None]:
+    """A producer, and a member of a group with a blocked key, which export what they measure."""
+
+    async def handle(message: OrderedMessage, context: HandlingContext) -> None:
+        raise RuntimeError("the ledger is closed")
+
+    async with SubjectAdmin(observed_controllers(None, running.data)) as admin:
+        await admin.create_subject("keyed", OrderStrategy.STRICT, partitions=1)
+        await admin.wait_until_open("keyed")
+    async with OrderedClient(namesrv_address(None, running.data)) as client:
+        OrderedMetrics(client, registry=registry)
+        consumer = client.consumer(group="g")
+        consumer.subscribe("keyed", handle)
+        async with client.producer() as producer, consumer:
+            await producer.send(Message(topic="keyed", body=b"1"), key="k")
+            yield
+
+
 def silent(server: Prometheus, queries: list[Query]) -> list[Query]:
     """Those that have no series now."""
     return [query for query in queries if not server.series(query.expression)]
@@ -279,7 +305,7 @@ def silent(server: Prometheus, queries: list[Query]) -> list[Query]:
 
 @pytest.mark.skipif(PROMETHEUS is None, reason="no prometheus on the PATH: apt-get install prometheus")
 def test_every_query_of_panels_and_rules_has_series_while_a_set_works(tmp_path: Path) -> None:
-    """With traffic, a dead letter, a fenced slave and a DLedger group no dashboard or rule asks in vain."""
+    """With traffic, a dead letter, a fenced slave, an ordered client and a DLedger group none is in vain."""
     ledgers = tmp_path / LEDGER_SET
     ledgers.mkdir()
     with (
@@ -293,14 +319,17 @@ def test_every_query_of_panels_and_rules_has_series_while_a_set_works(tmp_path: 
         master = next(each for each in group["replicas"] if each["brokerId"] == group["masterId"])
 
         targets = [*pod_targets(running), *pod_targets(dledger, LEDGER_SET)]
-        missing = asyncio.run(_ask(tmp_path, targets, master["address"]))
+        missing = asyncio.run(_ask(tmp_path, targets, master["address"], running))
 
     assert not missing, "\n".join(f"{query.where}: {query.expression}" for query in missing)
 
 
-async def _ask(folder: Path, targets: list[dict[str, Any]], master: str) -> list[Query]:
+async def _ask(folder: Path, targets: list[dict[str, Any]], master: str, running: LocalSet) -> list[Query]:
     measurements = an_operator()
-    async with served(measurements.registry) as port:
+    async with (
+        served(measurements.registry) as port,
+        ordered_client(running, measurements.registry),
+    ):
         own = {"targets": [f"127.0.0.1:{port}"], "labels": {"namespace": "brokerset-system", "pod": "op-0"}}
         with prometheus(folder, [*targets, own]) as server:
             client = Client(await connect(master))

@@ -28,9 +28,17 @@ def burst(minute: int, size: float) -> Values:
 SEALING = f"brokerset_controller_subject_sealing_seconds{{{LEADER}}}"
 MEMBERS = f"brokerset_controller_subject_members{{{LEADER}}}"
 
+OF_CONSUMER = 'namespace="shop",pod="billing-0",subject="orders",consumer_group="billing"'
+BLOCKED = f"brokerset_client_ordered_blocked_seconds{{{OF_CONSUMER}}}"
+PERMISSION = f"brokerset_client_ordered_permission_seconds{{{OF_CONSUMER}}}"
+OTHER_PERMISSION = PERMISSION.replace("billing-0", "billing-1")
+
 ORDERED_HEALTHY: dict[str, Values] = {
     SEALING: steady(0),
     MEMBERS: steady(4),
+    BLOCKED: steady(0),
+    PERMISSION: steady(25),
+    OTHER_PERMISSION: steady(25),
     counter("pushes_failed"): steady(7),
     counter("permissions_refused"): steady(3),
     counter("permissions_refused", FOLLOWER): steady(3),
@@ -73,4 +81,12 @@ ORDERED_TIMES = (
     Time("", None, 30, {refused("sealed"): rising(0, 100)}),
     Time("BrokersetOrderedPlainClients", 8, 16, {fenced("plain pull"): rising(0, 4)}),
     Time("BrokersetOrderedPlainClients", 8, 16, {refused("illegal"): rising(0, 4)}),
+    Time("BrokersetOrderedKeyBlocked", 4, 7, {BLOCKED: rising(0, 60)}),
+    # A database that was away for three minutes.
+    Time("", None, 10, {BLOCKED: "0 0 60 120 180 " + steady(0)}),
+    Time("BrokersetOrderedPermissionLost", 1, 4, {PERMISSION: steady(0), OTHER_PERMISSION: steady(0)}),
+    # One process of the group was paused, and another one has its partitions.
+    Time("", None, 10, {PERMISSION: steady(0)}),
+    # A failover of the controllers that takes longer than a permission.
+    Time("", None, 10, {each: "25 0 " + steady(25) for each in (PERMISSION, OTHER_PERMISSION)}),
 )

@@ -53,12 +53,16 @@ def test_no_rules_are_made_unless_somebody_asks() -> None:
 
 
 @needs_helm
-def test_rules_of_the_operator_and_of_all_sets_are_the_files() -> None:
+def test_rules_of_the_operator_of_all_sets_and_of_clients_are_the_files() -> None:
     """What is applied is what promtool has checked, with Prometheus' templates left alone."""
-    made = rules(enabled=True, allSets=True, labels={"release": "prometheus"})
+    made = rules(enabled=True, allSets=True, clients=True, labels={"release": "prometheus"})
 
-    assert sorted(made) == ["messaging-operator", "messaging-operator-sets"]
-    for name, file in (("messaging-operator", "operator"), ("messaging-operator-sets", "sets")):
+    assert sorted(made) == ["messaging-operator", "messaging-operator-clients", "messaging-operator-sets"]
+    for name, file in (
+        ("messaging-operator", "operator"),
+        ("messaging-operator-clients", "clients"),
+        ("messaging-operator-sets", "sets"),
+    ):
         written = yaml.safe_load((CHART / "files" / "rules" / f"{file}.yaml").read_text())
         assert made[name]["spec"] == written
         assert made[name]["metadata"]["labels"]["release"] == "prometheus"

@@ -22,7 +22,11 @@ from brokerset_operator.resources.alerts import (
     SET_ALERTS,
 )
 from brokerset_operator.resources.monitoring import groups_of_set
-from brokerset_operator.resources.ordered_alerts import ORDERED_BROKER_ALERTS, ORDERED_CONTROLLER_ALERTS
+from brokerset_operator.resources.ordered_alerts import (
+    ORDERED_BROKER_ALERTS,
+    ORDERED_CLIENT_ALERTS,
+    ORDERED_CONTROLLER_ALERTS,
+)
 
 from .alert_times import HEALTHY as SET_HEALTHY
 from .alert_times import OF_RETIRED, SAMPLES, gone_group
@@ -57,6 +61,7 @@ ALERTS = (
     *DLEDGER_ALERTS,
     *ORDERED_CONTROLLER_ALERTS,
     *ORDERED_BROKER_ALERTS,
+    *ORDERED_CLIENT_ALERTS,
     *SET_ALERTS,
     *CONDITION_ALERTS,
     *OPERATOR_ALERTS,
@@ -65,7 +70,7 @@ ALERTS = (
 SECTIONS = ("## What it means", "## Impact", "## How to inspect", "## What to do")
 
 METRIC = re.compile(
-    r"\b([a-z]\w+(?=\{)|(?:rocketmq|brokerset_(?:broker|controller|operator|audit|migration))_\w+)"
+    r"\b([a-z]\w+(?=\{)|(?:rocketmq|brokerset_(?:broker|client|controller|operator|audit|migration))_\w+)"
 )
 """Before a selector, or one of ours without."""
 

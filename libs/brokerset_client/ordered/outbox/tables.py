@@ -1,9 +1,15 @@
 """The two tables of an outbox.
 
 They are meant for SQLite, PostgreSQL from 12, MySQL from 8.0, MariaDB from 10.3 and SQL Server from 2016.
-**Only SQLite is tested.** What another database must do: keep the empty text apart from NULL, for an empty
-order key is a key (Oracle does not); never use an id again, also after a restart with an empty table, for
-consumers know repetitions by it (MySQL 5.7 does not); lock an updated row until the transaction ends.
+**SQLite and PostgreSQL are tested.** What another database must do: keep the empty text apart from NULL, for
+an empty order key is a key (Oracle does not); never use an id again, also after a restart with an empty
+table, for consumers know repetitions by it (MySQL 5.7 does not); lock an updated row until the transaction
+ends, and check the conditions of who waited for it again.
+
+Where such a wait has no end by itself (PostgreSQL), a process that is frozen within a transaction of the
+outbox keeps the others from taking over until its connection ends. Give the sender's connections a
+`lock_timeout`, and the server an `idle_in_transaction_session_timeout`. PostgreSQL has no character NUL in
+texts: `Outbox.add` fails with a `DataError` for such a key, and the transaction with it.
 """
 
 from __future__ import annotations

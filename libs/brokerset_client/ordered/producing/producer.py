@@ -25,6 +25,7 @@ from brokerset_client.ordered.producing.errors import (
     StillQueued,
     TooManySubjects,
 )
+from brokerset_client.ordered.producing.measurements import ProducerMeasurements
 from brokerset_client.ordered.producing.outgoing import Failed, Outgoing, Stored
 from brokerset_client.ordered.producing.settings import ProducerSettings
 from brokerset_client.ordered.transport import OrderedTransport
@@ -185,6 +186,11 @@ class OrderedProducer:
     async def flush(self) -> None:
         """Wait until everything that was accepted is confirmed or has failed."""
         await self._idle.wait()
+
+    def measurements(self) -> tuple[ProducerMeasurements, ...]:
+        """Snapshots, one for each subject that messages were sent to; none after `close`, or when fenced."""
+        now = self._clock.monotonic()
+        return tuple(driver.sender.measure(self.producer_id, now) for driver in self._drivers.values())
 
     # -- sending ------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from brokerset_client.ordered.producing.breaker import Breakers
 from brokerset_client.ordered.producing.errors import TriesExhausted
 from brokerset_client.ordered.producing.executor import Executor
+from brokerset_client.ordered.producing.measurements import ProducerCounters, ProducerMeasurements
 from brokerset_client.ordered.producing.outcomes import Fenced, NotOpen, Outcome, Sealed, Unclear
 from brokerset_client.ordered.producing.outgoing import (
     PRODUCER_CLIENT,
@@ -82,6 +83,7 @@ class SubjectSender:
     ) -> None:
         self.subject = subject
         self.settings = settings
+        self.counters = ProducerCounters()
         self.route: RouteIndex | None = None
         self.epoch: int | None = None
         """The newest of this producer; executors that began with an older one keep it."""
@@ -112,6 +114,31 @@ class SubjectSender:
     def waits_for_route(self) -> bool:
         """Whether messages wait for a route that has a partition for them."""
         return bool(self._parked) and self.epoch is not None
+
+    def measure(self, producer_id: str, now: float) -> ProducerMeasurements:
+        """A snapshot of what is on its way, and of the counters."""
+        parked = [message for line in self._parked.values() for message in line]
+        waiting = [
+            message
+            for executor in self._executors.values()
+            for messages in (*(batch.messages for batch in executor.assigned), executor.waiting)
+            for message in messages
+            if not message.finished
+        ]
+        oldest = min((message.accepted_at for message in (*parked, *waiting)), default=now)
+        counters = self.counters
+        return ProducerMeasurements(
+            subject=self.subject,
+            producer_id=producer_id,
+            epoch=-1 if self.epoch is None else self.epoch,
+            unconfirmed=len(parked) + len(waiting),
+            parked=len(parked),
+            oldest_seconds=max(0.0, now - oldest),
+            confirmed=counters.confirmed,
+            failed=counters.failed,
+            retried=counters.retried,
+            unknown=counters.unknown,
+        )
 
     # -- inputs -------------------------------------------------------------------------------------------
 
@@ -155,6 +182,7 @@ class SubjectSender:
             return  # everything was aborted in the meantime
         assert executor.assigned[0] is attempt.batch
         if isinstance(outcome, Unclear):
+            self.counters.unknown += 1
             self._breakers.failed(executor.key.broker_group, now)
         else:
             self._breakers.succeeded(executor.key.broker_group)
@@ -166,6 +194,7 @@ class SubjectSender:
         if settled.stored is not None:
             for message in settled.stored.messages:
                 self._finish(message)
+            self.counters.confirmed += len(settled.stored.messages)
             self._pending.stored.append(settled.stored)
         for failed in settled.failed:
             self._fail(failed.message, failed.error)
@@ -198,6 +227,7 @@ class SubjectSender:
     def refuse(self, message: Outgoing, error: Exception) -> None:
         """Fail a message that is not accepted: it has no place, and its lane does not count it."""
         message.finished = True
+        self.counters.failed += 1
         self._pending.failed.append(Failed(message, error))
 
     # -- outputs ------------------------------------------------------------------------------------------
@@ -224,6 +254,7 @@ class SubjectSender:
                 self._avoid_broken(executor, now)
             attempt = executor.offer(now)
             if attempt is not None:
+                self.counters.retried += attempt.batch.attempts > 1
                 attempts.append(attempt)
             elif (when := executor.wake_at()) is not None and executor.wake_planned != when:
                 executor.wake_planned = when
@@ -307,6 +338,7 @@ class SubjectSender:
     def _fail(self, message: Outgoing, error: Exception) -> None:
         if not message.finished:
             self._finish(message)
+            self.counters.failed += 1
             self._pending.failed.append(Failed(message, error))
 
     def _leave_lane(self, logical: int) -> None:

@@ -22,9 +22,11 @@ from brokerset_client.ordered.producing.errors import (
 from brokerset_client.ordered.producing.producer import OrderedProducer
 from brokerset_client.ordered.producing.settings import ProducerSettings
 from brokerset_formats.order_keys import logical_partition
+from brokerset_formats.order_stamps import PRODUCER_ID
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.subject_words import OrderStrategy
+from brokerset_rig.waiting import until
 from brokerset_sim.loop import VirtualLoop
 from brokerset_sim.ordered_send_model import ModelSubject
 from brokerset_sim.ordered_send_transport import LoopClock, Lose, ModelTransport
@@ -117,6 +119,30 @@ def test_a_lost_answer_stores_once() -> None:
         await asyncio.gather(*sent)
 
         assert bodies(model) == ["0", "1", "2", "3", "4", "5"]
+
+    play(scene)
+
+
+def test_a_producer_measures_what_waits_and_what_was_tried() -> None:
+    """Without controllers messages are parked; a lost answer is unknown, and its request repeated."""
+
+    async def scene(transport: ModelTransport, sender: OrderedProducer, model: ModelSubject) -> None:
+        transport.controllers_down = True
+        sent = [await sender.send_async(message(str(number))) for number in range(6)]
+        await asyncio.sleep(2)
+        (without,) = sender.measurements()
+        transport.controllers_down = False
+        transport.faults += [Lose(stored=True), Lose(stored=False)]
+        await until(lambda: not transport.faults)
+        (during,) = sender.measurements()
+        await asyncio.gather(*sent)
+        (after,) = sender.measurements()
+
+        assert (without.unconfirmed, without.parked, without.epoch) == (6, 6, -1)
+        assert without.oldest_seconds == pytest.approx(2)
+        assert (during.unconfirmed, during.parked, during.unknown, during.retried) == (6, 0, 1, 1)
+        assert (after.unconfirmed, after.oldest_seconds, after.confirmed) == (0, 0, 6)
+        assert (after.unknown, after.retried, after.failed) == (2, 2, 0)
 
     play(scene)
 
@@ -326,6 +352,18 @@ def test_a_key_without_an_open_partition_waits_alone() -> None:
         assert bodies(model, second) == ["waits"]
 
     play(scene)
+
+
+def test_each_start_of_a_producer_draws_an_id_of_its_own() -> None:
+    """Also in processes with one client id, and whatever a client id is: none fences another by chance."""
+    transport = ModelTransport(subject())
+    client_ids = ["10.0.0.1@7", "10.0.0.1@7", "ü" * 300, ""]
+
+    ids = [OrderedProducer(transport, client_id=client_id).producer_id for client_id in client_ids]
+
+    assert len(set(ids)) == len(ids)
+    assert all(PRODUCER_ID.fullmatch(each) for each in ids)
+    assert ids[0].startswith("10.0.0.1-7-")
 
 
 def test_a_restarted_producer_fences_the_one_before() -> None:
