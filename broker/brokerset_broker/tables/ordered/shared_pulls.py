@@ -72,11 +72,11 @@ class PullLog:
     def unacknowledged(self, sequence: int) -> list[int]:
         """Queue offsets below a pull sequence that neither it nor the end of their retention has settled."""
         settled = self.queue.acked
-        return [offset for offset in self._pending[: sequence - self.position] if offset not in settled]
+        return [offset for offset in self._below(sequence) if offset not in settled]
 
     def acknowledge(self, end: int) -> None:
-        """It has handled everything below a pull sequence, which is not behind its end."""
-        done = self._pending[: end - self.position]
+        """It has handled everything below a pull sequence, which is not behind its end; it may know that."""
+        done = self._below(end)
         del self._pending[: len(done)]
         self.position += len(done)
         for queue_offset in done:
@@ -86,6 +86,10 @@ class PullLog:
         """It ends: what it has not acknowledged."""
         left, self._pending = self.unacknowledged(self.end), []
         return left
+
+    def _below(self, sequence: int) -> list[int]:
+        """What it has below a pull sequence, which may lie below its position: acks are repeated, and late."""
+        return self._pending[: max(0, sequence - self.position)]
 
 
 class SharedQueue:

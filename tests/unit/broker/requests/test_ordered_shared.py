@@ -128,6 +128,20 @@ async def test_the_position_of_the_group_rises_over_what_is_contiguous(brokers: 
     assert (master.position(), master.ordered.state.shared_acks) == (5, {})
 
 
+async def test_an_ack_that_is_repeated_or_late_counts_for_nothing_more(brokers: Brokers) -> None:
+    """What the session has still is neither acknowledged by it, nor sent to the retry topic (statement 58)."""
+    master = await brokers.master()
+    await master.send(8)
+    (one,) = await shared(master, "s1")
+    await one.pull()
+    acks = [await one.ack(0, 3), await one.ack(0, 1), await one.ack(1, 4)]
+    again = await one.pull(sequence=one.start + 5)
+
+    assert [(ack.code, int(ack.ext["position"]) - one.start) for ack in acks] == [(0, 4), (0, 4), (0, 5)]
+    assert (master.position(), again) == (5, numbers(5, 8))
+    assert bodies(master, "SCHEDULE_TOPIC_XXXX", 2) == []
+
+
 async def test_an_ack_is_answered_when_it_is_confirmed(brokers: Brokers) -> None:
     """Neither its range, nor a position that it makes, is in an answer before every in-sync replica has it
     (statement 54)."""
