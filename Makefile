@@ -158,7 +158,7 @@ bench-spark: setup  ## kernels and jobs on generated stores, beside cp (BENCH=sm
 e2e: e2e-processes e2e-kubernetes  ## as a user does it: on one machine, and on a real Kubernetes
 
 e2e-processes: setup  ## processes started, killed and restarted as a user does (PROCESSES="-m 'not slow'")
-	pytest -q -n $(WORKERS) tests/e2e --ignore tests/e2e/kubernetes $(PROCESSES)
+	pytest -q -n $(WORKERS) --dist loadfile tests/e2e --ignore tests/e2e/kubernetes $(PROCESSES)
 
 e2e-kubernetes: setup  ## the chart and the operator on a real cluster: kind, the one of KUBECONFIG, or tests/cluster
 	pytest -q tests/unit/chart tests/e2e/kubernetes $(KUBERNETES)
