@@ -184,6 +184,7 @@ class ClaimProcessor:
                 "position is behind the end of the queue, whose last messages are lost",
                 topic=key.topic, group=key.group, queue_id=key.queue_id, position=acknowledged, end=end,
             )  # fmt: skip
+            self._counters.loss("position")
             changes.append(OffsetsPut({name: {key.queue_id: end}}))
         acks = self._ordered.state.shared_acks.get(key, ())
         if acks and acks[-1][1] > end:
