@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from brokerset_formats.records import decode_record
+from brokerset_rig.local_servers import bodies
 from brokerset_rig.ordered_broker import Call, OrderedBroker, owner, pull_fields
 
 
@@ -27,7 +27,7 @@ class Session:
         """The bodies of what it gets."""
         call = await self.pull_call(self.following if sequence is None else sequence, count, **more)
         assert call.answer is not None
-        found = split(call.answer.body)
+        found = bodies(call.answer)
         self.following = int(call.ext["nextBeginOffset"])
         return found
 
@@ -38,17 +38,6 @@ class Session:
     async def ack(self, first: int, last: int) -> Call:
         """`first` and `last` count from the begin of its pull log."""
         return await self.master.ack(self.start + first, self.start + last, 1, self.name)
-
-
-def split(data: bytes) -> list[bytes]:
-    """The bodies of the records in an answer."""
-    found = []
-    view = memoryview(data)
-    while view:
-        size = int.from_bytes(view[:4], "big")
-        found.append(decode_record(view[:size]).body)
-        view = view[size:]
-    return found
 
 
 async def shared(master: OrderedBroker, *names: str) -> list[Session]:

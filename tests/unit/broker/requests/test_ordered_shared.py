@@ -14,6 +14,7 @@ from brokerset_broker.tables.ordered import shared_pulls
 from brokerset_broker.tables.ordered.values import ClaimKey
 from brokerset_protocol.bodies.queues import LockBatchRequest, LockBatchResponse, MessageQueue
 from brokerset_protocol.codes import ResponseCode
+from brokerset_rig.local_servers import bodies as pulled_bodies
 from brokerset_rig.ordered_broker import (
     GROUP,
     RETRY,
@@ -25,7 +26,7 @@ from brokerset_rig.ordered_broker import (
     pull_fields,
     turns,
 )
-from brokerset_rig.shared_sessions import Session, numbers, shared, split
+from brokerset_rig.shared_sessions import Session, numbers, shared
 
 STALE = ResponseCode.BROKERSET_STALE_EPOCH
 NOT_CLAIMED = ResponseCode.BROKERSET_NOT_CLAIMED
@@ -164,7 +165,7 @@ async def test_what_a_session_leaves_is_given_again(brokers: Brokers) -> None:
     released = await master.release(1, "s1")
     again = await master.release(1, "s1")
     await turns()
-    got = [] if parked.answer is None else split(parked.answer.body)
+    got = [] if parked.answer is None else pulled_bodies(parked.answer)
     master.clock.advance(LIFE_MS - 1)
     three.following += 1
     await three.pull()
@@ -263,7 +264,7 @@ async def test_at_most_a_window_lies_above_the_position(brokers: Brokers) -> Non
     assert got == [[b"0"], numbers(1, 4), []]
     assert waiting is None
     assert parked.answer is not None
-    assert split(parked.answer.body) == [b"4"]
+    assert pulled_bodies(parked.answer) == [b"4"]
 
 
 async def test_a_reset_ends_all_pull_logs(brokers: Brokers) -> None:
