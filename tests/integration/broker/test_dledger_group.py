@@ -537,8 +537,8 @@ async def test_ordered_subjects_survive_a_leader_that_crashes(tmp_path: Path) ->
 
 
 async def test_a_shared_group_survives_a_leader_that_crashes(tmp_path: Path) -> None:
-    """What a session of a Shared group has acknowledged with an answer comes to nobody at the next leader; all
-    else does. A session that waits gets what another one releases (statements 54, 61, 74)."""
+    """What a session of a Shared group has acknowledged with an answer comes to nobody at the next leader;
+    all else does. A session that waits gets what another one releases (statements 54, 61, 74)."""
     key: dict[str, Any] = {"topic": "orders", "consumerGroup": "cg", "queueId": 0, "epoch": 7}
 
     async def claim(client: Client, session: str) -> int:
