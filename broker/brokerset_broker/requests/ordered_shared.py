@@ -318,9 +318,10 @@ class SharedGroups:
     def _save(self, key: ClaimKey, queue: SharedQueue) -> None:
         """What is acknowledged counts at once, and gets its records in this turn of the loop."""
         position = queue.acked.position
-        if position != self._offsets.query(key.group, key.topic, key.queue_id):
+        moved = position != self._offsets.query(key.group, key.topic, key.queue_id)
+        if moved:
             self._offsets.commit(key.group, key.topic, key.queue_id, position, SHARED_SESSION)
-        self._ordered.acknowledged(key, queue.acked.ranges)
+        self._ordered.acknowledged(key, queue.acked.ranges, moved=moved)
         if position > queue.confirmed_position:
             self._changes.when_offsets_confirmed(partial(_confirm, queue, position))
 
