@@ -71,6 +71,7 @@ class ModelBroker(Broker):
         self.epoch_end = 0
         """What is to be confirmed before this master knows where queues end."""
 
+        self._epoch_confirmed = False
         self._no_master_since = 0.0
         self._waiters: deque[tuple[int, Callable[[PutStatus], None]]] = deque()
         self._switch = asyncio.Lock()
@@ -185,8 +186,10 @@ class ModelBroker(Broker):
     def give_lease(self, epoch: int, until: float) -> None:
         """A heartbeat was answered."""
         if epoch == self.epoch:
+            had = self._lease_ok()
             self.lease_until = max(self.lease_until, until)
-            self._follow_facts()
+            if not had:
+                self._follow_facts()
 
     def _lease_ok(self) -> bool:
         return self.clock.monotonic() < self.lease_until
@@ -195,7 +198,7 @@ class ModelBroker(Broker):
         self._follow_facts()
 
     def _follow_facts(self) -> None:
-        confirmed = self.node.store.confirmed_offset >= self.epoch_end
+        self._epoch_confirmed = self.node.store.confirmed_offset >= self.epoch_end
         now = self.clock.monotonic()
         lost_for = max(0.0, now - self.lease_until)
         facts = ServiceFacts(
@@ -205,7 +208,7 @@ class ModelBroker(Broker):
             lease_valid=self.role is not Role.MASTER or self._lease_ok(),
             lease_lost_for_ms=int(lost_for * 1000),
             in_sync=self.in_sync,
-            epoch_confirmed=confirmed,
+            epoch_confirmed=self._epoch_confirmed,
             acknowledged_alone=self.in_sync <= 1,
             switching=self.switching,
             master_address=self.master_address,
@@ -241,7 +244,8 @@ class ModelBroker(Broker):
         for _, callback in done:
             callback(PutStatus.PUT_OK)
         self.node.store.announce(entries)
-        self._follow_facts()
+        if not self._epoch_confirmed:
+            self._follow_facts()
 
     def answer_waiters(self, status: PutStatus) -> None:
         """This mastership is over."""
