@@ -102,6 +102,20 @@ def retry_topic(group: str) -> str:
     return RETRY_PREFIX + group
 
 
+def ordered_retry_topic(group: str, subject: str) -> str:
+    """The topic that holds copies of an ordered subject's messages which a group has to try again.
+
+    A `%` is in no name of a subject, so the topic belongs to one group and subject.
+    """
+    return f"{RETRY_PREFIX}{group}%{subject}"
+
+
+def split_ordered_retry_topic(topic: str) -> tuple[str, str] | None:
+    """Group and subject of an `ordered_retry_topic`; None for any other topic."""
+    group, _, subject = topic.removeprefix(RETRY_PREFIX).rpartition("%")
+    return (group, subject) if is_retry_topic(topic) and group and subject else None
+
+
 def dlq_topic(group: str) -> str:
     """The topic that holds messages which a group could not process (dead letters)."""
     return DLQ_PREFIX + group

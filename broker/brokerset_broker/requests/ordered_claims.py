@@ -28,7 +28,7 @@ from brokerset_broker.tables.ordered.claims import AckVerdict, ClaimKey, decide_
 from brokerset_broker.tables.ordered.values import SESSION_SIZE_MAX, Fence, FencesPut
 from brokerset_broker.tables.topics import READ_WRITE, TopicManager
 from brokerset_formats.config import TopicConfig
-from brokerset_formats.names import check_group, is_retry_topic, retry_topic
+from brokerset_formats.names import check_group, is_retry_topic, split_ordered_retry_topic
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.errors import Rejected
@@ -181,7 +181,7 @@ class ClaimProcessor:
         queues = key.queue_id + 1
         if config is not None and min(config.read_queue_nums, config.write_queue_nums) >= queues:
             return None
-        subject = self._topics.get(key.topic.removeprefix(retry_topic(key.group) + "_"))
+        subject = self._topics.get(_subject(key))
         queues = max(queues, 0 if subject is None else subject.read_queue_nums)
         return self._topics.plan_update(TopicConfig(key.topic, queues, queues, READ_WRITE))
 
@@ -291,8 +291,7 @@ class ClaimProcessor:
 
     def _check_queue(self, key: ClaimKey) -> None:
         """Raise `Rejected` unless the queue is one of a subject, or of its retry topic for the group."""
-        prefix = retry_topic(key.group) + "_"
-        subject = key.topic.removeprefix(prefix)
+        subject = _subject(key)
         if not self._changes.replicated or subject not in self._ordered.state.subjects:
             raise Rejected(
                 ResponseCode.BROKERSET_SUBJECT_UNKNOWN,
@@ -304,6 +303,12 @@ class ClaimProcessor:
                 ResponseCode.INVALID_PARAMETER,
                 f"queueId={key.queue_id}: {subject} has no such queue here",
             )
+
+
+def _subject(key: ClaimKey) -> str:
+    """The subject whose queue, or whose group's retry queue, is meant; another topic is what it is."""
+    split = split_ordered_retry_topic(key.topic)
+    return split[1] if split is not None and split[0] == key.group else key.topic
 
 
 def _fence_key(key: ClaimKey) -> str:

@@ -23,7 +23,7 @@ from brokerset_broker.tables.metadata.records import Change, TopicsPut
 from brokerset_broker.tables.ordered.claims import ClaimKey, PullSession
 from brokerset_broker.tables.topics import READ_WRITE, TopicManager
 from brokerset_formats.config import TopicConfig
-from brokerset_formats.names import check_group, check_topic, is_retry_topic, retry_topic
+from brokerset_formats.names import check_group, check_topic, is_retry_topic, ordered_retry_topic
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.errors import Rejected
@@ -138,4 +138,4 @@ class OrderedSendBackProcessor:
 
 def _retry_topic(key: ClaimKey) -> str:
     """Where copies of the group go: those of a copy go to the same topic again."""
-    return key.topic if is_retry_topic(key.topic) else retry_topic(f"{key.group}_{key.topic}")
+    return key.topic if is_retry_topic(key.topic) else ordered_retry_topic(key.group, key.topic)

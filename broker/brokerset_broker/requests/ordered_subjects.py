@@ -22,7 +22,7 @@ from brokerset_broker.tables.ordered.subject_plans import (
 from brokerset_broker.tables.ordered.values import Subject, SubjectsPut
 from brokerset_broker.tables.topics import QUEUES_MAX, READ_WRITE, TopicManager
 from brokerset_formats.config import TopicConfig
-from brokerset_formats.names import check_topic, is_dlq_topic, is_retry_topic, retry_topic
+from brokerset_formats.names import check_topic, is_dlq_topic, is_retry_topic, ordered_retry_topic
 from brokerset_protocol.bodies.ordered import SubjectQueue, SubjectQueues
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
@@ -73,6 +73,8 @@ class SubjectQueuesProcessor:
             is_retry_topic(topic) or is_dlq_topic(topic) or self._topics.is_system(topic)
         ):
             problem = f"{topic} is the name of a topic of the system: choose another one for the subject"
+        if problem is None and "%" in topic:
+            problem = f"{topic}: a subject's name has no %, which divides the names of retry topics"
         if problem is not None:
             raise _refused(problem)
         if len({queue.queue_id for queue in wanted.queues}) != len(wanted.queues):
@@ -154,7 +156,7 @@ class SubjectQueuesProcessor:
         retries = [
             name
             for group in self._ordered.state.fences.get(topic, {})
-            if self._topics.get(name := retry_topic(f"{group}_{topic}")) is not None
+            if self._topics.get(name := ordered_retry_topic(group, topic)) is not None
         ]
         log.info("subject is to be deleted", topic=topic, version=wanted.version, retry_topics=len(retries))
         return [TopicsDeleted((*retries, topic))]

@@ -61,11 +61,20 @@ class DrainedPartition(JsonBody):
 
 
 @dataclass(frozen=True, slots=True)
+class FinishedPartition(JsonBody):
+    """A drained partition of which no copies for retry will come any more."""
+
+    partition_id: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class OwnedReport(JsonBody):
     """Body of BROKERSET_CONSUMER_HEARTBEAT (21027)."""
 
     released: Annotated[tuple[ReleasedPartition, ...], Most(REPORTED_MAX)] = ()
     drained: Annotated[tuple[DrainedPartition, ...], Most(REPORTED_MAX)] = ()
+    finished: Annotated[tuple[FinishedPartition, ...], Most(REPORTED_MAX)] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +90,9 @@ class AssignedPartition(JsonBody):
     end: int
     sealed_end: int | None = None
     """Queue offset behind its last message; None unless it is sealed."""
+
+    retries_only: bool = False
+    """Whether the group has drained it: only copies for retry are consumed still, by the same epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +155,9 @@ class ConsumerGroupState(JsonBody):
     ownerships: tuple[OwnershipState, ...] = ()
     drained: tuple[int, ...] = ()
     """Sealed partitions that it has handled to their end."""
+
+    finished: tuple[int, ...] = ()
+    """Drained partitions of which no copies for retry will come any more."""
 
 
 @dataclass(frozen=True, slots=True)

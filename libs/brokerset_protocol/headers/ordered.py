@@ -10,6 +10,10 @@ PULL_EPOCH = "brokersetEpoch"
 PULL_SESSION = "brokersetSession"
 """Fields of a pull (11) by a session that owns the queue."""
 
+PULL_GROUP_POSITION = "groupPosition"
+"""Field of the answer to a pull by a session of a Shared group: the queue offset below which the group has
+acknowledged everything."""
+
 
 # -- controllers ------------------------------------------------------------------------------------------
 
@@ -145,6 +149,10 @@ class ClaimQueue(Header):
     epoch: Long
     session: str
     pulled_to: Long = -1
+    """Behind the last that the session was given before: a queue offset; a pull sequence with `shared`."""
+
+    shared: bool = False
+    """Whether the group is Shared; without it the session is the only owner of the queue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,8 +160,12 @@ class ClaimQueueResponse(Header):
     """Answer to BROKERSET_CLAIM_QUEUE."""
 
     position: Long
+    """What is to be consumed next: a queue offset, of a Shared group a pull sequence."""
+
     max_offset: Long
     sealed_end: Long = -1
+    group_position: Long = -1
+    """Of a Shared group: the queue offset below which it has acknowledged everything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +186,10 @@ class AcknowledgeResponse(Header):
     """Answer to BROKERSET_ACKNOWLEDGE, also with BROKERSET_ACK_REFUSED."""
 
     position: Long
+    """What is to be acknowledged next: a queue offset, of a Shared group a pull sequence."""
+
+    group_position: Long = -1
+    """Of a Shared group: the queue offset below which it has acknowledged everything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

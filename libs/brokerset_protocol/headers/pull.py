@@ -86,6 +86,8 @@ class PullMessageResponse(Header):
     topic_sys_flag: Int | None = None
     group_sys_flag: Int | None = None
     forbidden_type: Int | None = None
+    group_position: Long | None = None
+    """brokerset's own, for sessions of Shared groups (`PULL_GROUP_POSITION`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,8 @@ from typing import Any
 
 from brokerset_client.errors import AnswerTimeout, BrokerUnreachable, NameServerUnavailable
 from brokerset_client.messages import MessageView
-from brokerset_client.ordered.consuming.queue_requests import retry_topic
 from brokerset_formats.hosts import Host
+from brokerset_formats.names import ordered_retry_topic
 from brokerset_formats.order_keys import logical_partition, partition_ranges
 from brokerset_formats.order_stamps import OrderStamp
 from brokerset_formats.properties import Property, encode_properties
@@ -130,6 +130,7 @@ class FakeSubject:
         self.members: dict[str, FakeMember] = {}
         self.owners: dict[int, FakeOwnership] = {}
         self.drained: dict[int, int] = {}
+        self.finished: set[int] = set()
         self.wanted_owner: dict[int, str] = {}
         self.epochs = 0
         self.changed = asyncio.Event()
@@ -213,7 +214,7 @@ class FakeSubject:
     def _divide(self) -> None:
         """Sticky: revoke what is too much, grant what nobody owns."""
         before = {number: (each.session, each.revoked) for number, each in self.owners.items()}
-        wanted = [number for number in sorted(self.ranges) if number not in self.drained]
+        wanted = [number for number in sorted(self.ranges) if number not in self.finished]
         members = sorted(self.members)
         if members:
             most = -(-len(wanted) // len(members))
@@ -284,9 +285,17 @@ class FakeSubject:
                 end = self.queue(self.name, drained.partition_id).sealed_end
                 if end is None or drained.position < end:
                     self.violations.append(f"drained {drained}, sealed end {end}")
-                del self.owners[drained.partition_id]
-                self.drained[drained.partition_id] = drained.position
-                self.change()
+                if drained.partition_id not in self.drained:
+                    self.drained[drained.partition_id] = drained.position
+                    if self.strategy is OrderStrategy.STRICT:
+                        self._finish(drained.partition_id)
+                    self.change()
+        for finished in report.finished:
+            owner = self.owners.get(finished.partition_id)
+            if owner is not None and (owner.session, owner.epoch) == (header.session, finished.epoch):
+                if finished.partition_id not in self.drained:
+                    self.violations.append(f"finished {finished} that is not drained")
+                self._finish(finished.partition_id)
         if header.leaving:
             if header.session in self.members:
                 self._leave(header.session)
@@ -301,6 +310,11 @@ class FakeSubject:
             version=self.version,
         )
         return command.reply(ext=answer.to_ext(), body=self.assignment_of(header.session).to_json())
+
+    def _finish(self, partition: int) -> None:
+        self.finished.add(partition)
+        del self.owners[partition]
+        self.change()
 
     def assignment_of(self, session: str) -> AssignmentBody:
         return AssignmentBody(
@@ -317,6 +331,7 @@ class FakeSubject:
                     number,
                     *self.ranges[number],
                     sealed_end=self.queue(self.name, number).sealed_end,
+                    retries_only=number in self.drained,
                 )
                 for number, owner in sorted(self.owners.items())
                 if owner.session == session
@@ -339,6 +354,8 @@ class FakeSubject:
         header = kind.from_ext(command.ext)
         now = asyncio.get_running_loop().time()
         self.requests.append((now, header.session, kind.__name__))
+        if kind is wire.ClaimQueue and header.topic == ordered_retry_topic(header.consumer_group, self.name):
+            self.queue(header.topic, header.queue_id)
         if (header.topic, header.queue_id) not in self.queues:
             return command.reply(ResponseCode.TOPIC_NOT_EXIST, f"no topic {header.topic}")
         progress = self.group_progress(header.queue_id, header.topic)
@@ -446,7 +463,7 @@ class FakeSubject:
             self.dead.append(view.body)
             return command.reply()
         properties = {**view.properties, Property.RETRY_TOPIC: self.name}
-        queue = self.queue(retry_topic(header.consumer_group, self.name), header.queue_id)
+        queue = self.queue(ordered_retry_topic(header.consumer_group, self.name), header.queue_id)
         asyncio.get_running_loop().call_later(
             DELAY_SECONDS, queue.append, view.body, properties, view.reconsume_times + 1
         )

@@ -57,7 +57,7 @@ from brokerset_spec.broker_settings import BrokerSettings
 
 SUBJECT = "orders"
 GROUP = "billing"
-RETRY = f"%RETRY%{GROUP}_{SUBJECT}"
+RETRY = f"%RETRY%{GROUP}%{SUBJECT}"
 TURNS = 40
 """Turns of the loop in which everything that is ready has run."""
 

@@ -20,7 +20,7 @@ from brokerset_broker.tables.ordered.claims import PullSession, Standing
 from brokerset_broker.tables.ordered.live_producers import LiveQueue
 from brokerset_broker.tables.ordered.sequences import Decision, Verdict, decide_send
 from brokerset_broker.tables.ordered.values import OrderedQueue, ProducerState
-from brokerset_client.ordered.consuming import pull_client, pull_register
+from brokerset_client.ordered.consuming import pull_register, queue_pulls
 from brokerset_client.ordered.consuming.consumer import OrderedConsumer
 from brokerset_client.ordered.consuming.lanes import Lanes
 from brokerset_client.ordered.consuming.ordered_message import OrderedMessage, read_ordered
@@ -240,7 +240,7 @@ def _lane_runs_two() -> list[Patch]:
         found = read_ordered(view, subject, partition_id)
         return replace(found, lane=found.queue_offset)
 
-    return [(pull_client, "read_ordered", alone)]
+    return [(queue_pulls, "read_ordered", alone)]
 
 
 def _acks_pass_what_runs() -> list[Patch]:

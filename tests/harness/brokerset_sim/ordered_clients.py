@@ -257,7 +257,7 @@ class ConsumerApp(ClientHost):
 
     def _settings(self) -> OrderedConsumerSettings:
         return OrderedConsumerSettings(
-            heartbeat_seconds=self.world.plan.heartbeat, retry_settle_seconds=SETTLE_SECONDS
+            heartbeat_seconds=self.world.plan.heartbeat, retry_finished_seconds=SETTLE_SECONDS
         )
 
     async def _run(self, process: RatedProcess) -> None:

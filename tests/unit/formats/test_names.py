@@ -43,7 +43,23 @@ def test_derived_names() -> None:
     assert names.is_retry_topic(names.retry_topic("g"))
     assert names.is_dlq_topic(names.dlq_topic("g"))
     assert not names.is_retry_topic("g")
+    assert names.ordered_retry_topic("a_b", "c") == "%RETRY%a_b%c"
     assert names.reply_topic("DefaultCluster") == "DefaultCluster_REPLY_TOPIC"
+
+
+@pytest.mark.parametrize(("group", "subject"), [("a", "b_c"), ("a_b", "c"), ("g" * 120, "s" * 100)])
+def test_the_retry_topic_of_a_subject_says_whose_it_is(group: str, subject: str) -> None:
+    """Its name is allowed, and gives back the group and the subject."""
+    topic = names.ordered_retry_topic(group, subject)
+
+    assert names.check_topic(topic) is None
+    assert names.split_ordered_retry_topic(topic) == (group, subject)
+
+
+@pytest.mark.parametrize("topic", ["orders", "a%b", "%RETRY%group", "%RETRY%%orders", "%DLQ%a%b"])
+def test_other_topics_are_nobodys_retry_topic_of_a_subject(topic: str) -> None:
+    """Topics of subjects, of other groups and of other kinds have no group and subject in their name."""
+    assert names.split_ordered_retry_topic(topic) is None
 
 
 def test_system_topics() -> None:

@@ -1,7 +1,7 @@
 """Everything that a session consumes of one subject: the partitions of its assignment.
 
 Of a BestTried subject each partition has two queues, its own and one of the retry topic, owned by the same
-epoch.
+epoch. When the group has drained its own one, copies for retry may still come to the other.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ import structlog
 
 from brokerset_client.ordered.consuming.assignment import AssignmentVersion, plan_changes
 from brokerset_client.ordered.consuming.pull_client import PullClient
-from brokerset_client.ordered.consuming.queue_requests import OwnedQueue, retry_topic
+from brokerset_client.ordered.consuming.queue_requests import OwnedQueue
 from brokerset_client.ordered.consuming.registration import Registration
+from brokerset_formats.names import ordered_retry_topic
 from brokerset_formats.order_keys import overlap
 from brokerset_protocol.bodies.ordered import (
     AssignedPartition,
     AssignmentBody,
     DrainedPartition,
+    FinishedPartition,
     OwnedReport,
     ReleasedPartition,
 )
@@ -36,11 +38,18 @@ class OwnedPartition:
     ) -> None:
         self._registration = registration
         self.partition = partition
-        self.normal = self._client(registration.subject, partition.sealed_end)
+        self.normal: PullClient | None = None
+        """Of its own queue; None if the group had drained that before."""
+
+        if not partition.retries_only:
+            self.normal = self._client(registration.subject, partition.sealed_end)
         self.retry: PullClient | None = None
         if strategy is OrderStrategy.BEST_TRIED:
-            self.retry = self._client(retry_topic(registration.group, registration.subject), None)
+            self.retry = self._client(ordered_retry_topic(registration.group, registration.subject), None)
         self.clients = [client for client in (self.normal, self.retry) if client is not None]
+        self._retries_only_since = registration.clock.monotonic()
+        """Since when there is only the retry queue; means nothing before."""
+
         self._starting: asyncio.Task[None] | None = None
         self._started = False
         self.is_stopping = False
@@ -60,9 +69,7 @@ class OwnedPartition:
             epoch=partition.epoch,
             request_seconds=registration.settings.request_seconds,
         )
-        # The copies of a sealed partition get no further copies either: nobody would be left for them.
-        is_sealed = None if topic == registration.subject else lambda: self.normal.sealed_end is not None
-        return PullClient(registration, queue, partition.partition_id, sealed_end, is_sealed)
+        return PullClient(registration, queue, partition.partition_id, sealed_end)
 
     @property
     def range(self) -> tuple[int, int]:
@@ -89,22 +96,31 @@ class OwnedPartition:
 
     @property
     def is_drained(self) -> bool:
-        """Whether everything up to the sealed end is acknowledged, and no copies for retry are left.
-
-        Of copies that an owner before this session has sent back nothing is known until they come.
-        """
-        if not self.normal.is_drained or self.is_dropped:
+        """Whether everything up to the sealed end is acknowledged, and the controllers may not know it."""
+        if self.normal is None or self.partition.retries_only or self.is_dropped:
             return False
-        if self.retry is None:
+        return self.normal.claim.is_drained
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether no copies for retry will come any more, of a partition that the group has drained.
+
+        Copies are delayed, and of those that others have made nothing is known until they come. So the retry
+        queue has to be empty for longer than any of them may take.
+        """
+        if not self.partition.retries_only or self.is_dropped:
+            return False
+        if self.retry is None or self.partition.sealed_end == 0:
             return True
-        since, last = self.retry.empty_since, self.retry.empty_at
+        made_at = max(client.handlers.sent_back_at for client in self.clients)
+        if self.normal is not None and self.normal.claim.began_at == 0 and made_at == -math.inf:
+            return True  # all messages came to this session, and it made no copies
+        since, last = self.retry.claim.empty_since, self.retry.claim.empty_at
         if since is None or last is None:
             return False
-        due = max(client.handlers.copies_due_at for client in self.clients)
-        if self.normal.began_at == 0 and due == -math.inf:
-            return True  # nobody was before, and nothing was sent back: there are no copies
-        # A broker that could not be asked since, or was not, may have a copy that is due.
-        return last - max(since, due) >= self._registration.settings.retry_settle_seconds
+        # A broker that could not be asked since, or was not, may have a copy.
+        since = max(since, made_at, self._retries_only_since)
+        return last - since >= self._registration.settings.retry_finished_seconds
 
     def start_after(self, others: list[OwnedPartition]) -> None:
         """Consume as soon as these, which had some of the same keys, run no handler any more."""
@@ -133,8 +149,12 @@ class OwnedPartition:
 
     def update(self, partition: AssignedPartition) -> None:
         """The same ownership in a newer assignment."""
+        if self.normal is not None:
+            self.normal.claim.seal(partition.sealed_end)
+            if partition.retries_only and not self.partition.retries_only:
+                self._retries_only_since = self._registration.clock.monotonic()
+                self.normal.stop()
         self.partition = partition
-        self.normal.seal(partition.sealed_end)
 
     def stop(self) -> None:
         """Graceful: handlers end, acks are confirmed, the queues are released."""
@@ -227,9 +247,14 @@ class CompositePullClient:
         return OwnedReport(
             tuple(ReleasedPartition(*each) for each in sorted(released | self._released)),
             tuple(
-                DrainedPartition(partition_id, owned.partition.epoch, owned.normal.position)
+                DrainedPartition(partition_id, owned.partition.epoch, owned.normal.claim.position)
                 for partition_id, owned in sorted(self.owned.items())
-                if owned.is_drained
+                if owned.normal is not None and owned.is_drained
+            ),
+            tuple(
+                FinishedPartition(partition_id, owned.partition.epoch)
+                for partition_id, owned in sorted(self.owned.items())
+                if owned.is_finished
             ),
         )
 

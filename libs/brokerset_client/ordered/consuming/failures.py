@@ -6,18 +6,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from brokerset_client.retry import Backoff, redelivery_level
+from brokerset_client.retry import Backoff
 from brokerset_protocol.subject_words import OrderStrategy
 
 JITTER: Final = 0.2
 """Part of a wait by which it varies, so that lanes that failed together do not retry together."""
-
-
-COPY_DELAYS_SECONDS: Final = (
-    *(1, 5, 10, 30),
-    *(60 * minutes for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)),
-)
-"""RocketMQ's delay levels, from level 1 on."""
 
 HANDLER_BACKOFF: Final = Backoff(first_ms=100, factor=2.0, max_ms=30_000)
 
@@ -87,35 +80,23 @@ def decide_after_failure(
     *,
     attempt: int,
     reconsume_times: int,
-    sealed: bool,
     chance: float,
 ) -> AfterFailure:
     """What to do after `attempt` (from 1) has failed.
 
-    `reconsume_times` counts the copies before this one. `chance` is random, from 0.0 up to 1.0. A queue that
-    is `sealed` gets no further copies for retry, since nobody would consume them once it is drained: a
-    BestTried message of it is tried again here.
+    `reconsume_times` counts the copies before this one. `chance` is random, from 0.0 up to 1.0.
     """
-    if strategy is OrderStrategy.STRICT:
-        if attempt >= policy.attempts_max:
-            match policy.poison:
-                case PoisonPolicy.DEAD_LETTER:
-                    return SendBack(dead=True)
-                case PoisonPolicy.SKIP:
-                    return Skip()
-                case PoisonPolicy.BLOCK:
-                    pass
-    elif not sealed:
+    if strategy is OrderStrategy.BEST_TRIED:
         return SendBack(dead=reconsume_times >= policy.reconsume_max)
-    elif attempt + reconsume_times > policy.reconsume_max:
-        return SendBack(dead=True)
+    if attempt >= policy.attempts_max:
+        match policy.poison:
+            case PoisonPolicy.DEAD_LETTER:
+                return SendBack(dead=True)
+            case PoisonPolicy.SKIP:
+                return Skip()
+            case PoisonPolicy.BLOCK:
+                pass
     return RetryHere(spaced(policy.backoff, attempt, chance))
-
-
-def copy_delay_seconds(reconsume_times: int) -> float:
-    """How long a broker with RocketMQ's delay levels keeps a copy after so many failures before."""
-    level = redelivery_level(reconsume_times)
-    return COPY_DELAYS_SECONDS[min(level, len(COPY_DELAYS_SECONDS)) - 1]
 
 
 def spaced(backoff: Backoff, failures: int, chance: float) -> float:

@@ -49,8 +49,8 @@ def measure(
 
 
 def _measure_client(owned: OwnedPartition, client: PullClient, now: float) -> PartitionMeasurements:
-    lanes = client.lanes
-    position = client.position
+    lanes = client.claim.lanes
+    position = client.claim.position
     return PartitionMeasurements(
         partition_id=owned.partition.partition_id,
         topic=client.queue.topic,
@@ -60,7 +60,9 @@ def _measure_client(owned: OwnedPartition, client: PullClient, now: float) -> Pa
         state=_state(owned, client),
         position=position,
         pulled_to=-1 if lanes is None else lanes.pulled_to,
-        lag=max(0, client.max_offset - position) if lanes is not None and client.max_offset >= 0 else -1,
+        lag=max(0, client.claim.max_offset - position)
+        if lanes is not None and client.claim.max_offset >= 0
+        else -1,
         unhandled=0 if lanes is None else lanes.unhandled,
         running=client.handlers.running,
         blocked=()
@@ -89,4 +91,4 @@ def _state(owned: OwnedPartition, client: PullClient) -> str:
         return "stopping"
     if owned.is_drained:
         return "drained"
-    return "starting" if client.lanes is None else "consuming"
+    return "starting" if client.claim.lanes is None else "consuming"

@@ -14,7 +14,6 @@ from brokerset_client.ordered.consuming.failures import (
     RetryHere,
     SendBack,
     Skip,
-    copy_delay_seconds,
     decide_after_failure,
 )
 from brokerset_client.ordered.consuming.handling import HandlingContext
@@ -52,14 +51,12 @@ class PartitionHandlers:
         progressed: Callable[[], None],
         blocked: Callable[[], None],
         refused: Callable[[ClientError], None],
-        is_sealed: Callable[[], bool],
     ) -> None:
         self._registration = registration
         self._queue = queue
         self._progressed = progressed
         self._blocked = blocked
         self._refused = refused
-        self._is_sealed = is_sealed
         self._lanes: MessageLanes | None = None
         self._workers: dict[asyncio.Task[None], None] = {}
         self._contexts: dict[HandlingContext, OrderedMessage] = {}
@@ -69,8 +66,8 @@ class PartitionHandlers:
         self._quiet.set()
         self._stopping = False
         self._dropped = False
-        self.copies_due_at = -math.inf
-        """When the last copy that was sent back gets into the retry topic, by the consumer's clock."""
+        self.sent_back_at = -math.inf
+        """When the last copy for retry was made, by the consumer's clock."""
 
         self.last_error: dict[int, str] = {}
         """Of each lane that is blocked."""
@@ -244,7 +241,6 @@ class PartitionHandlers:
             registration.options.failures,
             attempt=taken.attempt,
             reconsume_times=message.reconsume_times,
-            sealed=self._is_sealed(),
             chance=registration.random.random(),
         )
         if taken.attempt in LOGGED_ATTEMPTS:
@@ -314,9 +310,7 @@ class PartitionHandlers:
                         registration.counters.dead += 1
                     else:
                         registration.counters.sent_back += 1
-                        delay = copy_delay_seconds(taken.item.reconsume_times)
-                        due = registration.clock.monotonic() + delay
-                        self.copies_due_at = max(self.copies_due_at, due)
+                        self.sent_back_at = registration.clock.monotonic()
                     return not self._dropped and lanes is self._lanes
             if self._stopping:
                 return False

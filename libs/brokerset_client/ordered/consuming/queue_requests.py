@@ -183,8 +183,3 @@ class OwnedQueue:
 
     def _unreadable(self, problem: str) -> RequestRefused:
         return RequestRefused(ResponseCode.SYSTEM_ERROR, f"unreadable answer: {problem}", self._where)
-
-
-def retry_topic(group: str, subject: str) -> str:
-    """Where copies of messages of a BestTried subject go that a group failed with."""
-    return names.retry_topic(f"{group}_{subject}")

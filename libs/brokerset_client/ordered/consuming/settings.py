@@ -59,9 +59,9 @@ class OrderedConsumerSettings:
     release_attempts: int = 3
     """Requests to release a queue; its epoch is overtaken in any case."""
 
-    retry_settle_seconds: float = 15.0
-    """A sealed BestTried partition is drained when its retry queue has answered for so long that it is empty:
-    longer than the delay of a first copy, which an owner before may have sent back."""
+    retry_finished_seconds: float = 7_500.0
+    """A drained partition gets no copies for retry any more when its retry queue was empty for so long, and
+    no copy was made: longer than the longest delay of the brokers, two hours, and what they are late."""
 
     trouble: Backoff = REQUEST_BACKOFF
     """Waits after requests that failed."""
@@ -82,6 +82,7 @@ class OrderedConsumerSettings:
                 ("heartbeat_seconds", self.heartbeat_seconds),
                 ("deadline_check_seconds", self.deadline_check_seconds),
                 ("release_attempts", self.release_attempts),
+                ("retry_finished_seconds", self.retry_finished_seconds),
                 ("unhandled_max", self.lanes.unhandled_max),
                 ("span_max", self.lanes.span_max),
                 ("running_max", self.lanes.running_max),

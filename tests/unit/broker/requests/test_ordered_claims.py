@@ -55,7 +55,7 @@ async def test_a_session_claims_pulls_and_acknowledges(brokers: Brokers) -> None
     second = await master.claim(2, "s2")
     repulled = await master.pull(3, 2, "s2")
 
-    assert first.ext == {"position": "0", "maxOffset": "5", "sealedEnd": "-1"}
+    assert first.ext == {"position": "0", "maxOffset": "5", "sealedEnd": "-1", "groupPosition": "-1"}
     assert (pulled.code, again.code) == (FOUND, FOUND)
     assert pulled.answer is not None and again.answer is not None  # noqa: PT018  # for the type checker
     assert pulled.answer.body == again.answer.body

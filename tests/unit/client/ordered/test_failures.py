@@ -5,14 +5,12 @@ from __future__ import annotations
 import pytest
 
 from brokerset_client.ordered.consuming.failures import (
-    COPY_DELAYS_SECONDS,
     AfterFailure,
     FailurePolicy,
     PoisonPolicy,
     RetryHere,
     SendBack,
     Skip,
-    copy_delay_seconds,
     decide_after_failure,
     spaced,
 )
@@ -28,14 +26,12 @@ def decided(
     *,
     attempt: int = 1,
     reconsume_times: int = 0,
-    sealed: bool = False,
 ) -> AfterFailure:
     return decide_after_failure(
         strategy,
         policy or FailurePolicy(),
         attempt=attempt,
         reconsume_times=reconsume_times,
-        sealed=sealed,
         chance=0.5,
     )
 
@@ -79,23 +75,6 @@ def test_best_tried_sends_back_and_gives_up_in_the_end() -> None:
     copies = [decided(BEST_TRIED, policy, reconsume_times=times) for times in range(5)]
 
     assert [copy == SendBack(dead=True) for copy in copies] == [False, False, False, True, True]
-
-
-def test_a_sealed_queue_gets_no_copies() -> None:
-    """Once a queue is sealed nobody may be left to consume its retries: messages are tried again here."""
-    policy = FailurePolicy(reconsume_max=3)
-
-    assert isinstance(decided(BEST_TRIED, policy, sealed=True), RetryHere)
-    assert isinstance(decided(BEST_TRIED, policy, sealed=True, attempt=3), RetryHere)
-    assert decided(BEST_TRIED, policy, sealed=True, attempt=4) == SendBack(dead=True)
-    assert decided(BEST_TRIED, policy, sealed=True, attempt=2, reconsume_times=2) == SendBack(dead=True)
-
-
-def test_delays_of_copies_are_those_of_rocketmq() -> None:
-    """The first copy comes after 10 s, the second after 30 s, none later than after two hours
-    (statement 39)."""
-    assert len(COPY_DELAYS_SECONDS) == 18
-    assert [copy_delay_seconds(times) for times in (0, 1, 2, 15, 99)] == [10, 30, 60, 7_200, 7_200]
 
 
 def test_policies_that_cannot_be_are_said() -> None:

@@ -11,7 +11,7 @@ from brokerset_client.ordered.consuming import OrderedConsumerSettings
 from brokerset_protocol.codes import RequestCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.subject_words import OrderStrategy
-from brokerset_rig.fake_subject import DELAY_SECONDS, GROUP, FakeOwnership, FakeSubject, FakeTransport
+from brokerset_rig.fake_subject import DELAY_SECONDS, FakeOwnership, FakeSubject, FakeTransport
 from brokerset_rig.ordered_consumers import Recorder, consumer_of
 from brokerset_rig.waiting import until
 
@@ -174,38 +174,101 @@ async def test_a_sealed_partition_is_reported_as_drained_when_all_is_acknowledge
 
 
 @pytest.mark.parametrize("strategy", list(OrderStrategy))
-async def test_an_empty_sealed_partition_is_drained_at_once(strategy: OrderStrategy) -> None:
+async def test_an_empty_sealed_partition_is_drained_and_finished_at_once(strategy: OrderStrategy) -> None:
     """Nothing was ever sent to it: the claim alone says so, and no copies are waited for."""
     subject = FakeSubject(1, strategy=strategy)
-    subject.queue(f"%RETRY%{GROUP}_{subject.name}", 0)
     subject.seal(0)
 
     async with consumer_of(subject, Recorder().handle):
         await until(lambda: subject.drained == {0: 0}, 1)
+        await until(lambda: subject.finished == {0}, 10)
+
+    assert subject.violations == []
 
 
-async def test_a_sealed_best_tried_partition_is_drained_after_its_copies() -> None:
-    """Copies that were sent back are handled before the partition counts as drained, since nobody would do it
-    afterwards (statement 81)."""
+async def test_a_drained_partition_does_not_wait_for_its_copies() -> None:
+    """Whoever inherits from a BestTried partition begins when its own queue is drained; copies for retry are
+    handled afterwards, and fail, and come again as any others do (statement 81)."""
     subject = FakeSubject(1, strategy=OrderStrategy.BEST_TRIED)
     recorder = Recorder()
-    recorder.failing["a"] = 2
+    recorder.failing["a"] = 3
     subject.send("a", b"1")
     for number in range(2, 6):
         subject.send(f"key-{number}", b"%d" % number)
 
-    settings = OrderedConsumerSettings(retry_settle_seconds=8)
-    async with consumer_of(subject, recorder.handle, settings=settings):
+    async with consumer_of(subject, recorder.handle):
         await until(lambda: subject.group_progress().position == 5)
         subject.seal(0)
-        await until(lambda: subject.drained, LONG)
+        await until(lambda: subject.drained, 6)
         drained_at = now()
+        await until(lambda: len(recorder.handled) == 5, LONG)
+        pulls = [at for at, *_, what in subject.requests if what == "ReleaseQueue"]
 
     copies = [at for at, message in recorder.begun if message.body == b"1"]
-    assert len(recorder.handled) == 5
-    assert len(copies) == 3
+    assert len(copies) == 4
     assert copies[1] - copies[0] >= DELAY_SECONDS
-    assert drained_at > copies[2]
+    assert drained_at < copies[1]
+    assert pulls == [at for at in pulls if at < copies[2]]
+    assert subject.violations == []
+
+
+async def test_a_partition_is_finished_when_no_copies_come_any_more() -> None:
+    """After a copy was made the retry queue has to be empty for longer than brokers may keep one
+    (statement 81)."""
+    subject = FakeSubject(1, strategy=OrderStrategy.BEST_TRIED)
+    recorder = Recorder()
+    recorder.failing["a"] = 2
+    subject.send("a", b"1")
+    subject.seal(0)
+
+    settings = OrderedConsumerSettings(retry_finished_seconds=600)
+    async with consumer_of(subject, recorder.handle, settings=settings):
+        await until(lambda: subject.finished, LONG)
+        finished_at = now()
+
+    copies = [at for at, _ in recorder.begun]
+    assert len(copies) == 3
+    assert copies[2] + 600 < finished_at < copies[2] + 640
+    assert subject.violations == []
+
+
+async def test_who_had_a_partition_from_its_first_message_on_and_made_no_copies_finishes_it_at_once() -> None:
+    """All messages came to it, so nobody else has made a copy that counts (statement 81)."""
+    subject = FakeSubject(1, strategy=OrderStrategy.BEST_TRIED)
+    for number in range(5):
+        subject.send("a", b"%d" % number)
+    subject.seal(0)
+
+    async with consumer_of(subject, Recorder().handle):
+        await until(lambda: subject.finished, 15)
+
+    assert subject.violations == []
+
+
+@pytest.mark.parametrize("when", ["before it is drained", "afterwards"])
+async def test_who_had_a_partition_later_waits_for_copies_of_the_owner_before(when: str) -> None:
+    """An owner before may have made copies: their time counts from when this session began, and those that
+    come are handled, also by a session that finds the partition drained (statement 81)."""
+    subject = FakeSubject(1, strategy=OrderStrategy.BEST_TRIED)
+    first, second = Recorder(), Recorder()
+    first.failing["a"] = 1
+    for number in range(5):
+        subject.send("a" if number == 0 else "b", b"%d" % number)
+
+    settings = OrderedConsumerSettings(retry_finished_seconds=600)
+    async with consumer_of(subject, first.handle, name="first", settings=settings):
+        await until(lambda: subject.group_progress().position == 5)
+        if when == "afterwards":
+            subject.seal(0)
+            await until(lambda: subject.drained, 6)
+    subject.seal(0)
+    async with consumer_of(subject, second.handle, name="second", settings=settings):
+        began_at = now()
+        await until(lambda: subject.finished, LONG)
+        finished_at = now()
+
+    assert [message.body for message in second.handled] == [b"0"]
+    assert finished_at - began_at > 600
     assert subject.violations == []
 
 

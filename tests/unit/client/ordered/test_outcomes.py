@@ -179,7 +179,7 @@ async def test_a_copy_that_could_not_be_stored_is_tried_again_before_the_message
         del transport.refuse[RequestCode.BROKERSET_SEND_BACK]
         await until(lambda: recorder.handled, LONG)
 
-    assert list(subject.queues) == [(subject.name, 0), (f"%RETRY%{GROUP}_{subject.name}", 0)]
+    assert list(subject.queues) == [(subject.name, 0), (f"%RETRY%{GROUP}%{subject.name}", 0)]
     assert subject.group_progress().position == 1
 
 

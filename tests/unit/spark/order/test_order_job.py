@@ -186,7 +186,7 @@ def test_findings_of_one_queue_are_named_up_to_a_limit_and_all_counted(tmp_path:
 def test_only_topics_with_stamps_are_subjects(tmp_path: Path) -> None:
     """Other topics, retries and dead letters are none, unless they are asked for by name."""
     plain = Sent(None, topic="plain")
-    retry = Sent(sent(7).stamp, "order-1", topic="%RETRY%group_orders")
+    retry = Sent(sent(7).stamp, "order-1", topic="%RETRY%group%orders")
     write_order_store(tmp_path / "a", [plain, retry, *one_queue(3)])
 
     assert audit(tmp_path / "a").findings == []

@@ -1,0 +1,184 @@
+"""A session's claim of one queue: what its broker has confirmed of it, and the messages that were pulled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import structlog
+
+from brokerset_client.errors import ClientError, RequestRefused
+from brokerset_client.ordered.consuming.lanes import Lanes
+from brokerset_client.ordered.consuming.partition_handlers import MessageLanes, PartitionHandlers
+from brokerset_client.ordered.consuming.queue_requests import OwnedQueue
+from brokerset_client.ordered.consuming.registration import Registration
+from brokerset_client.retry import STALE_ROUTE_CODES
+from brokerset_protocol.codes import ResponseCode
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueWakes:
+    """What each task of a queue waits for when it has nothing to do."""
+
+    pull: asyncio.Event = field(default_factory=asyncio.Event)
+    refill: asyncio.Event = field(default_factory=asyncio.Event)
+    ack: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def all(self) -> None:
+        """Something that each of them may wait for has changed."""
+        self.pull.set()
+        self.refill.set()
+        self.ack.set()
+
+
+class QueueClaim:
+    """Claims the queue when that is needed; pulls and acknowledgements read and advance it.
+
+    `overtaken` is called when the broker says that a newer owner is known.
+    """
+
+    def __init__(
+        self,
+        registration: Registration,
+        queue: OwnedQueue,
+        handlers: PartitionHandlers,
+        wakes: QueueWakes,
+        *,
+        overtaken: Callable[[], None],
+        sealed_end: int | None,
+    ) -> None:
+        self._registration = registration
+        self.queue = queue
+        self._handlers = handlers
+        self._wakes = wakes
+        self._overtaken = overtaken
+        self._claiming = asyncio.Lock()
+        self.sealed_end = sealed_end
+        """The queue offset behind the last message, if the queue is sealed."""
+
+        self.is_confirmed = False
+        """Whether the present master knows the claim, as far as it has said."""
+
+        self.is_fresh = False
+        """Whether nothing was pulled since the position was confirmed."""
+
+        self.lanes: MessageLanes | None = None
+        """What was pulled; None until the queue was claimed."""
+
+        self.began_at = -1
+        """The group's position when the session claimed the queue first."""
+
+        self.max_offset = -1
+        """What the next message of the queue will get, as last known."""
+
+        self.empty_since: float | None = None
+        """Since when pulls have found nothing behind what is handled, by the consumer's monotonic clock."""
+
+        self.empty_at: float | None = None
+        """When the broker said so the last time; without an answer nothing is known of what came since."""
+
+    @property
+    def position(self) -> int:
+        """What is confirmed as acknowledged; -1 as long as it is not known."""
+        return -1 if self.lanes is None else self.lanes.position
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether everything up to the sealed end is acknowledged."""
+        return self.sealed_end is not None and 0 <= self.sealed_end <= self.position
+
+    @property
+    def name(self) -> str:
+        """For logs."""
+        queue = self.queue
+        return f"{queue.topic}/{queue.broker_group}/{queue.queue_id} epoch {queue.epoch}"
+
+    def seal(self, sealed_end: int | None) -> None:
+        """The queue offset behind the last message is known."""
+        if sealed_end is not None and self.sealed_end is None:
+            self.sealed_end = sealed_end
+            self.progressed()
+
+    async def confirm(self) -> None:
+        """Make the broker know our epoch, and learn the group's position. Raises `ClientError`."""
+        async with self._claiming:
+            if self.is_confirmed and self.lanes is not None:
+                return
+            lanes = self.lanes
+            try:
+                answer = await self.queue.claim(-1 if lanes is None else lanes.pulled_to)
+            except RequestRefused as error:
+                if error.code != ResponseCode.BROKERSET_OFFSET_OUT_OF_RANGE or lanes is None:
+                    raise
+                self._registration.counters.resynced += 1
+                log.error(
+                    "the queue ends before what was pulled: its broker has lost messages",
+                    queue=self.name,
+                    pulled_to=lanes.pulled_to,
+                    reason=str(error),
+                )
+                await self.forget()
+                return
+            self.is_confirmed = True
+            if self.began_at < 0:
+                self.began_at = answer.position
+            self.max_offset = answer.max_offset
+            self.seal(answer.sealed_end if answer.sealed_end >= 0 else None)
+            if lanes is not None and lanes.position <= answer.position <= lanes.handled_to:
+                lanes.acknowledged(answer.position)
+            else:
+                if lanes is not None:
+                    log.warning(
+                        "position was moved", queue=self.name, ours=lanes.position, next=answer.position
+                    )
+                    self._registration.counters.resynced += 1
+                    await self.forget()
+                    self.is_confirmed = True
+                await self._handlers.quiet()  # keys of what was forgotten may still be handled
+                self.lanes = Lanes(answer.position, self._registration.settings.lanes)
+                self.is_fresh = True
+                self._handlers.use(self.lanes)
+            if answer.max_offset <= answer.position:
+                self.note_empty()
+        self.progressed()
+
+    async def forget(self) -> None:
+        """Drop what was pulled, and wait for its handlers: their keys come again."""
+        self.is_confirmed = False
+        self.lanes = None
+        self.not_empty()
+        self._handlers.use(None)
+        await self._handlers.quiet()
+
+    def progressed(self) -> None:
+        """The confirmed position, or the end, may be another one."""
+        if self.is_drained:
+            self._registration.heartbeat_soon()
+        self._wakes.pull.set()
+
+    def note_empty(self) -> None:
+        """The broker has nothing behind what was pulled."""
+        lanes = self.lanes
+        if lanes is None or lanes.position >= lanes.pulled_to:
+            self.empty_at = self._registration.clock.monotonic()
+            if self.empty_since is None:
+                self.empty_since = self.empty_at
+
+    def not_empty(self) -> None:
+        """There is something to be handled, or nothing is known."""
+        self.empty_since = self.empty_at = None
+
+    def note(self, error: ClientError) -> None:
+        """What an error of any request says about the claim."""
+        if not isinstance(error, RequestRefused):
+            return
+        if error.code == ResponseCode.BROKERSET_STALE_EPOCH:
+            self._overtaken()
+        elif error.code in (ResponseCode.BROKERSET_NOT_CLAIMED, ResponseCode.BROKERSET_OFFSET_OUT_OF_RANGE):
+            self.is_confirmed = False
+            self._wakes.pull.set()
+        elif error.code in STALE_ROUTE_CODES:
+            self._registration.transport.route_is_stale(self.queue.subject)
