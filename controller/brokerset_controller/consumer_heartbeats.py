@@ -3,7 +3,8 @@
 The order of steps is what makes it safe:
 
 1. A departure of the session that may be applied yet is waited for. Whoever is no member joins.
-2. What the session has released and drained is agreed on. What was before changes nothing.
+2. What the session has drained, finished and released is agreed on, in this order, as one may need another.
+   What was before changes nothing.
 3. By then this controller was confirmed as leader after the heartbeat had arrived: by a commit in its term,
    or by a read barrier. So no other controller can have led, and waited for permissions to end, before the
    heartbeat was sent; and the permission is counted from then.
@@ -14,19 +15,19 @@ The order of steps is what makes it safe:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from brokerset_controller.agreement import Agreement
 from brokerset_controller.measurements import Measurements
 from brokerset_controller.ordered.apply import GuardFailed
 from brokerset_controller.ordered.describe import describe_assignment
-from brokerset_controller.ordered.events import Drained, Event, MemberJoined, Released
+from brokerset_controller.ordered.events import Drained, Event, MemberJoined, Released, RetriesFinished
 from brokerset_controller.ordered.machine import SubjectOutcome, SubjectsMachine
 from brokerset_controller.ordered.membership import assignment_of, decide_joining
 from brokerset_controller.ordered.permissions import Key
 from brokerset_controller.ordered.scaling import SubjectRefused
-from brokerset_controller.ordered.state import SHARED_EPOCH, ConsumerGroup, Subject
+from brokerset_controller.ordered.state import ConsumerGroup, Subject
 from brokerset_controller.subject_leadership import Leadership, member_of, seconds_of
 from brokerset_protocol.bodies.ordered import AssignmentBody, OwnedReport
 from brokerset_protocol.codes import ResponseCode
@@ -41,6 +42,9 @@ ATTEMPTS_MAX: Final = 4
 
 REPORTED_AT_ONCE_MAX: Final = 64
 """Events of one report that are agreed on at once."""
+
+Reported = Drained | RetriesFinished | Released
+"""What a session says of a partition that it consumes."""
 
 Decide = Callable[[], Event | None]
 Change = Callable[[Decide, float], Awaitable[object]]
@@ -149,12 +153,16 @@ class ConsumerHeartbeats:
     async def _report(self, key: Key, report: OwnedReport, deadline: float) -> None:
         """Have what the session says of its partitions agreed on, so far as it is of what it owns still."""
         name, group, session = key
-        released = [Released(name, group, each.partition_id, each.epoch) for each in report.released]
         drained = [
             Drained(name, group, each.partition_id, each.epoch, each.position) for each in report.drained
         ]
-        reported: list[Released | Drained] = [*dict.fromkeys(released), *dict.fromkeys(drained)]
-        events = [event for event in reported if self._counts(event, session)]
+        finished = [RetriesFinished(name, group, each.partition_id, each.epoch) for each in report.finished]
+        released = [Released(name, group, each.partition_id, each.epoch) for each in report.released]
+        for reported in (drained, finished, released):
+            await self._agree_on(reported, session, deadline)
+
+    async def _agree_on(self, reported: Sequence[Reported], session: str, deadline: float) -> None:
+        events = [event for event in dict.fromkeys(reported) if self._counts(event, session)]
         for begin in range(0, len(events), REPORTED_AT_ONCE_MAX):
             some = events[begin : begin + REPORTED_AT_ONCE_MAX]
             results = await asyncio.gather(
@@ -164,11 +172,11 @@ class ConsumerHeartbeats:
                 if isinstance(result, BaseException):
                     raise result
 
-    def _counts(self, event: Released | Drained, session: str) -> bool:
+    def _counts(self, event: Reported, session: str) -> bool:
         """Whether it is the session's to say, and its guards would pass now. Others were heard before."""
         subject = self._machine.subjects.get(event.subject)
         group = subject.groups.get(event.group) if subject is not None else None
-        if group is None or session not in group.members or not _is_owner(group, event, session):
+        if group is None or session not in group.members or not _consumes(group, event, session):
             return False
         try:
             self._machine.check(event)
@@ -214,9 +222,9 @@ class ConsumerHeartbeats:
         return ConsumerHeartbeatResponse(permission_ms=0, margin_ms=0, heartbeat_ms=0, version=version), body
 
 
-def _is_owner(group: ConsumerGroup, event: Released | Drained, session: str) -> bool:
-    if group.strategy is ConsumeStrategy.SHARED:
-        return isinstance(event, Drained) and event.epoch == SHARED_EPOCH
+def _consumes(group: ConsumerGroup, event: Reported, session: str) -> bool:
+    if group.is_shared:
+        return True
     ownership = group.ownerships.get(event.partition_id)
     return ownership is not None and ownership.session == session
 

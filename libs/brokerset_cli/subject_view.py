@@ -8,7 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from brokerset_client.subject_facts import open_partitions
-from brokerset_protocol.bodies.ordered import ConsumerGroupState, PartitionState, SubjectState
+from brokerset_protocol.bodies.ordered import (
+    ConsumerGroupState,
+    OwnershipState,
+    PartitionState,
+    SubjectState,
+)
+from brokerset_protocol.subject_words import ConsumeStrategy, PartitionStatus
 
 QueueKey = tuple[str, int]
 """Broker group and number of a queue."""
@@ -90,12 +96,12 @@ def partition_rows(state: SubjectState, progress: Progress) -> list[dict[str, ob
 
 
 def owner_rows(group: ConsumerGroupState, state: SubjectState, progress: Progress) -> list[dict[str, object]]:
-    """Who owns each partition for a group, and what nobody owns."""
+    """Who owns each partition for a group, and what nobody owns; without what the group has finished."""
     members = {member.session: member for member in group.members}
     owned = {each.partition_id: each for each in group.ownerships}
     rows: list[dict[str, object]] = []
     for partition in sorted(state.partitions, key=lambda each: each.partition_id):
-        if partition.partition_id in group.drained:
+        if partition.partition_id in group.finished:
             continue
         owner = owned.get(partition.partition_id)
         member = members.get(owner.session) if owner is not None else None
@@ -104,9 +110,9 @@ def owner_rows(group: ConsumerGroupState, state: SubjectState, progress: Progres
                 "partition": partition.partition_id,
                 "owner": member.client_id if member is not None else None,
                 "session": shortened(owner.session) if owner is not None else None,
-                "epoch": owner.epoch if owner is not None else None,
+                "epoch": owner.epoch if owner is not None else group.epoch or None,
                 "heard": heard(member.heard_ms_ago) if member is not None else None,
-                "state": _owner_state(owner is not None, owner is not None and owner.revoked),
+                "state": _consumed(group, state, partition, owner),
                 "lag": progress.lag(group, partition),
             }
         )
@@ -139,15 +145,35 @@ def shortened(session: str) -> str:
     return session if len(session) <= SESSION_SHOWN else f"{session[:SESSION_SHOWN]}…"
 
 
-def _owner_state(owned: bool, revoked: bool) -> str:
-    if not owned:
+def _consumed(
+    group: ConsumerGroupState, state: SubjectState, partition: PartitionState, owner: OwnershipState | None
+) -> str:
+    only = ", copies for retry only" if partition.partition_id in group.drained else ""
+    if group.strategy is ConsumeStrategy.SHARED:
+        some = group.members and not _waits(group, state, partition)
+        return f"all members consume it{only}" if some else "nobody consumes it"
+    if owner is None:
         return "nobody owns it"
-    return "is giving it up" if revoked else "owns it"
+    return "is giving it up" if owner.revoked else f"owns it{only}"
+
+
+def _waits(group: ConsumerGroupState, state: SubjectState, partition: PartitionState) -> bool:
+    """Whether it is not open yet, or the group has not drained all that it inherits from."""
+    ancestors = {each.partition_id for each in state.partitions}.intersection(partition.inherits)
+    return partition.status is PartitionStatus.PREPARED or not ancestors.issubset(group.drained)
 
 
 def _owned(group: ConsumerGroupState, session: str) -> str:
+    if group.strategy is ConsumeStrategy.SHARED:
+        return "all"
     return ", ".join(
-        f"{each.partition_id}{' (giving up)' if each.revoked else ''}"
+        f"{each.partition_id}{_note(each, group)}"
         for each in sorted(group.ownerships, key=lambda each: each.partition_id)
         if each.session == session
     )
+
+
+def _note(ownership: OwnershipState, group: ConsumerGroupState) -> str:
+    if ownership.revoked:
+        return " (giving up)"
+    return " (copies for retry)" if ownership.partition_id in group.drained else ""

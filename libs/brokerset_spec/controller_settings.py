@@ -150,7 +150,7 @@ class ControllerSettings:
 
     sealed_partition_retention: int = number(3_600_000, low=0)
     """Milliseconds that a sealed partition is kept at least, for consumers and for people to see. It is
-    forgotten when all groups have consumed it."""
+    forgotten when all groups have finished it."""
 
     subject_default_broker_groups: int = number(2, low=1, high=64)
     """Broker groups that a new subject's partitions are put on when nobody names any."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import orjson
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,21 +25,23 @@ from brokerset_controller.ordered.events import (
     ProducerStarted,
     Reassigned,
     Released,
+    RetriesFinished,
     SubjectCreated,
     SubjectDeleted,
 )
 from brokerset_controller.ordered.machine import Changed, SubjectsMachine
+from brokerset_controller.ordered.membership import assignment_of
 from brokerset_controller.ordered.queues import answered, queues_of
-from brokerset_controller.ordered.state import WRITABLE, Entry, Subject, Tombstone
+from brokerset_controller.ordered.state import WRITABLE, ConsumerGroup, Entry, Subject, Tombstone
 from brokerset_formats.order_keys import LOGICAL_PARTITIONS
 from brokerset_protocol.bodies.ordered import SubjectQueues
 from brokerset_protocol.subject_words import ConsumeStrategy, OrderStrategy, PartitionStatus
 
 ROUTE = ("orders-0", "orders-1")
-GROUPS = ("g", "h")
+STRATEGIES = {"g": ConsumeStrategy.EXCLUSIVE, "h": ConsumeStrategy.EXCLUSIVE, "s": ConsumeStrategy.SHARED}
 
 sessions = st.sampled_from(["a", "b", "c", "d"])
-groups = st.sampled_from(GROUPS)
+groups = st.sampled_from(sorted(STRATEGIES))
 numbers = st.integers(0, 14)
 steps = st.lists(
     st.one_of(
@@ -47,6 +51,7 @@ steps = st.lists(
         st.tuples(st.just("plan"), groups),
         st.tuples(st.just("release"), groups, numbers, st.integers(0, 3)),
         st.tuples(st.just("drain"), groups, numbers),
+        st.tuples(st.just("finish"), groups, numbers),
         st.tuples(st.just("scale"), st.integers(1, 4)),
         st.tuples(st.just("seal"), numbers),
         st.tuples(st.just("seal"), numbers),
@@ -67,7 +72,7 @@ steps = st.lists(
 class Watched:
     """A subject, and what stands outside it: who may be consuming what, what was given, and the brokers."""
 
-    def __init__(self) -> None:
+    def __init__(self, order: OrderStrategy) -> None:
         self.machine = SubjectsMachine()
         self.epoch = 0
         """The highest that was given, to owners and producers."""
@@ -80,12 +85,14 @@ class Watched:
         self.consumes: dict[tuple[str, int], str] = {}
         """By group and partition: who was granted it, and has neither stopped nor left."""
 
-        self.handled: dict[str, set[int]] = {name: set() for name in GROUPS}
+        self.handled: dict[str, set[int]] = {name: set() for name in STRATEGIES}
+        self.finished: dict[str, set[int]] = {name: set() for name in STRATEGIES}
         self.inherits: dict[int, frozenset[int]] = {}
         self.brokers: dict[str, SubjectQueues | None] = dict.fromkeys(ROUTE)
         """What each broker group has confirmed last."""
 
-        self.happens(SubjectCreated("orders", OrderStrategy.STRICT, ROUTE, 2))
+        self.order = order
+        self.happens(SubjectCreated("orders", order, ROUTE, 2))
 
     @property
     def entry(self) -> Entry:
@@ -109,10 +116,25 @@ class Watched:
             assert self.machine.entry("orders") is before, "a guard failed, and something changed"
             return
         match event:
-            case Released() | Drained():
+            case Released():
                 del self.consumes[event.group, event.partition_id]
-                if isinstance(event, Drained):
-                    self.handled[event.group].add(event.partition_id)
+            case Drained():
+                assert event.partition_id not in self.handled[event.group], "it was drained twice"
+                self.handled[event.group].add(event.partition_id)
+                shared = STRATEGIES[event.group] is ConsumeStrategy.SHARED
+                if self.order is OrderStrategy.STRICT and not shared:
+                    self._finished(event.group, event.partition_id)
+            case RetriesFinished():
+                assert event.partition_id in self.handled[event.group], "it is not drained"
+                self._finished(event.group, event.partition_id)
+            case PartitionRetired():
+                assert isinstance(before, Subject)
+                missing = [name for name in before.groups if event.partition_id not in self.finished[name]]
+                assert not missing, f"{missing} have copies for retry, or messages"
+            case MemberJoined() if event.strategy is ConsumeStrategy.SHARED:
+                assert self.subject is not None
+                if not isinstance(before, Subject) or event.group not in before.groups:
+                    self._given(self.subject.groups[event.group].epoch)
             case MemberLeft():
                 gone = [key for key, session in self.consumes.items() if session == event.session]
                 for key in [key for key in gone if key[0] == event.group]:
@@ -121,12 +143,13 @@ class Watched:
                 self._granted(event)
             case GroupRemoved():
                 self.handled[event.group].clear()
+                self.finished[event.group].clear()
             case ProducerStarted():
                 self._given(self.entry.epoch)
             case SubjectDeleted():
                 assert self.consumes == {}, "somebody consumes what is deleted"
-                for handled in self.handled.values():
-                    handled.clear()
+                for each in (*self.handled.values(), *self.finished.values()):
+                    each.clear()
             case SubjectCreated():
                 assert isinstance(before, Tombstone | None)
                 assert all(each is None for each in self.brokers.values()), "old messages in a new subject"
@@ -152,6 +175,11 @@ class Watched:
         ends = tuple(replace(each, end=each.partition_id % 7) for each in pushed.queues)
         return answered(self.entry, broker_group, pushed, replace(pushed, queues=ends), 1)
 
+    def _finished(self, group: str, partition_id: int) -> None:
+        assert partition_id not in self.finished[group], "it was finished twice"
+        self.finished[group].add(partition_id)
+        self.consumes.pop((group, partition_id), None)
+
     def _given(self, epoch: int) -> None:
         assert epoch > self.epoch, "an epoch was given twice, or an older one"
         self.epoch = epoch
@@ -160,9 +188,7 @@ class Watched:
         assert self.subject is not None
         for partition_id, session in sorted(event.granted.items()):
             assert (event.group, partition_id) not in self.consumes, "two consume one partition"
-            missing = self.inherits[partition_id] - self.handled[event.group]
-            assert not missing, f"{missing} come before {partition_id}"
-            assert partition_id not in self.handled[event.group], "it was handled to its end"
+            assert partition_id not in self.finished[event.group], "nothing of it can come any more"
             self.consumes[event.group, partition_id] = session
             self._given(self.subject.groups[event.group].ownerships[partition_id].epoch)
 
@@ -176,12 +202,43 @@ class Watched:
             owned = {number: each.session for number, each in group.ownerships.items()}
             assert owned == {number: who for (at, number), who in self.consumes.items() if at == name}
             assert set(owned.values()) <= set(group.members)
-            assert set(owned) <= subject.assignable(group)
+            self._check_assignments(subject, group)
             again = plan(subject, group)
-            if again is not None:
+            if again is None:
+                self._check_counts(group)
+            else:
                 settled = self.machine.check(again)
                 assert isinstance(settled, Subject)
                 assert plan(settled, settled.groups[name]) is None, "a plan is made again and again"
+
+    def _check_assignments(self, subject: Subject, group: ConsumerGroup) -> None:
+        """Nothing before what it inherits, nothing that is finished; marked when it is drained."""
+        handled, finished = self.handled[group.name], self.finished[group.name]
+        assert group.finished == finished & set(subject.partitions)
+        for session in group.members:
+            assigned = assignment_of(subject, group, session).partitions
+            for each in assigned:
+                number = each.partition.partition_id
+                missing = self.inherits[number] - handled
+                assert not missing, f"{missing} come before {number}"
+                assert number not in finished, "nothing of it can come any more"
+                assert each.retries_only == (number in handled)
+            if group.is_shared:
+                assert {each.partition.partition_id for each in assigned} == subject.assignable(group)
+                assert {each.epoch for each in assigned} <= {group.epoch}
+
+    def _check_counts(self, group: ConsumerGroup) -> None:
+        """Those of full partitions, and of drained ones, differ by one at most."""
+        if any(each.revoked for each in group.ownerships.values()):
+            return
+        for drained in (False, True):
+            owners = Counter(
+                each.session
+                for number, each in group.ownerships.items()
+                if (number in group.drained) is drained
+            )
+            counts = [owners[session] for session in group.members]
+            assert max(counts, default=0) - min(counts, default=0) <= 1, "shares are not even"
 
     def _check_numbers(self) -> None:
         """Versions never fall, what is counted is right, and everything comes back from its values."""
@@ -214,31 +271,42 @@ class Watched:
         self.ids = max(subject.partitions)
 
 
+def epoch_of(group: ConsumerGroup, number: int) -> int:
+    """By which a partition is consumed; 0 if it is not."""
+    owned = group.ownerships.get(number)
+    return group.epoch if owned is None else owned.epoch
+
+
 def event_of(watched: Watched, step: tuple[object, ...]) -> Event | None:
     """What a step would have the controllers agree on now; often it does not fit."""
     entry, subject = watched.entry, watched.subject
+    ids = sorted(subject.partitions) if subject is not None else [0]
     group = subject.groups.get(str(step[1])) if subject is not None and len(step) > 1 else None
     match step:
         case ("join", str(name), str(session)):
-            return MemberJoined("orders", name, ConsumeStrategy.EXCLUSIVE, session, "client", 30_000)
+            return MemberJoined("orders", name, STRATEGIES[name], session, "client", 30_000)
         case ("leave", str(name), str(session)):
             return MemberLeft("orders", name, session)
         case ("plan", _) if subject is not None and group is not None:
             return plan(subject, group)
-        case ("release", str(name), int(number), int(late)) if group is not None:
-            owned = group.ownerships.get(number)
-            return None if owned is None else Released("orders", name, number, owned.epoch - late // 3)
-        case ("drain", str(name), int(number)) if group is not None:
-            owned = group.ownerships.get(number)
-            return None if owned is None else Drained("orders", name, number, owned.epoch, 5)
+        case ("release", str(name), int(index), int(late)) if group is not None:
+            number = ids[index % len(ids)]
+            return Released("orders", name, number, max(epoch_of(group, number) - late // 3, 0))
+        case ("drain", str(name), int(index)) if group is not None:
+            number = ids[index % len(ids)]
+            return Drained("orders", name, number, epoch_of(group, number), 5)
+        case ("finish", str(name), int(index)) if group is not None:
+            number = ids[index % len(ids)]
+            return RetriesFinished("orders", name, number, epoch_of(group, number))
         case ("scale", int(count)):
             return GenerationPrepared("orders", entry.generation, count, ROUTE)
-        case ("seal", int(number)):
+        case ("seal", int(index)):
+            number = ids[index % len(ids)]
             return PartitionSealed("orders", number, number % 7, 1)
         case ("remove", str(name)):
             return GroupRemoved("orders", name)
-        case ("retire", int(number)):
-            return PartitionRetired("orders", number)
+        case ("retire", int(index)):
+            return PartitionRetired("orders", ids[index % len(ids)])
         case ("seize", str(name), int(number), str(session)) if group is not None:
             return Reassigned("orders", name, group.version, frozenset(), {number: session})
         case ("start",):
@@ -246,15 +314,18 @@ def event_of(watched: Watched, step: tuple[object, ...]) -> Event | None:
         case ("delete",):
             return SubjectDeleted("orders")
         case ("create", int(count)):
-            return SubjectCreated("orders", OrderStrategy.STRICT, ROUTE, count)
+            return SubjectCreated("orders", watched.order, ROUTE, count)
         case _:
             return None
 
 
-@given(steps)
-def test_promises_hold_after_every_event(happened: list[tuple[object, ...]]) -> None:
-    """One owner, growing epochs, nothing before what it inherits, each key in one partition."""
-    watched = Watched()
+@given(st.sampled_from(OrderStrategy), steps)
+def test_promises_hold_after_every_event(order: OrderStrategy, happened: list[tuple[object, ...]]) -> None:
+    """One owner, growing epochs, nothing before what it inherits, each key in one partition.
+
+    Nothing is retired before all groups have finished it; members of a Shared group have all partitions.
+    """
+    watched = Watched(order)
     for step in happened:
         if step[0] == "push":
             for event in watched.push(str(step[1])):
@@ -267,7 +338,7 @@ def test_promises_hold_after_every_event(happened: list[tuple[object, ...]]) -> 
 
 def test_a_deleted_subject_that_comes_again_is_among_what_happens() -> None:
     """The steps reach it: deletion, brokers that delete, creation."""
-    watched = Watched()
+    watched = Watched(OrderStrategy.STRICT)
     for step in (("start",), ("delete",), ("create", 2)):
         watched.happens(event_of(watched, step))
     assert watched.subject is None
@@ -279,3 +350,30 @@ def test_a_deleted_subject_that_comes_again_is_among_what_happens() -> None:
 
     assert watched.subject is not None
     assert sorted(watched.subject.partitions) == [2, 3, 4]
+
+
+@pytest.mark.parametrize("order", OrderStrategy)
+def test_copies_for_retry_are_among_what_happens(order: OrderStrategy) -> None:
+    """The steps reach it: partitions of all kinds of groups are drained, finished and retired."""
+    watched = Watched(order)
+    for step in (
+        *[("join", name, session) for name in STRATEGIES for session in ("a", "b")],
+        *[("plan", name) for name in STRATEGIES],
+        ("scale", 1),
+        *[("seal", index) for index in (0, 1)],
+        *[("drain", name, index) for name in STRATEGIES for index in (0, 1)] * 2,
+        *[("plan", name) for name in STRATEGIES],
+    ):
+        watched.happens(event_of(watched, step))
+    drained = watched.subject
+    assert drained is not None
+    owned = sorted(number for name, number in watched.consumes if name == "g")
+    assert owned == ([0, 1, 2] if order is OrderStrategy.BEST_TRIED else [2])
+
+    watched.happens(event_of(watched, ("retire", 0)))
+    assert watched.subject is drained
+    for step in (*[("finish", name, index) for name in STRATEGIES for index in (0, 1)], *[("retire", 0)] * 2):
+        watched.happens(event_of(watched, step))
+
+    assert watched.subject is not None
+    assert sorted(watched.subject.partitions) == [2]

@@ -22,12 +22,12 @@ from brokerset_controller.ordered.events import (
     QueuesDeleted,
     Reassigned,
     Released,
+    RetriesFinished,
     SubjectCreated,
     SubjectDeleted,
 )
 from brokerset_controller.ordered.limits import GROUPS_MAX, MEMBERS_MAX, PARTITIONS_KEPT_MAX
 from brokerset_controller.ordered.state import (
-    SHARED_EPOCH,
     ConsumerGroup,
     Entry,
     Member,
@@ -37,7 +37,7 @@ from brokerset_controller.ordered.state import (
     Tombstone,
 )
 from brokerset_formats.order_keys import overlap, partition_ranges
-from brokerset_protocol.subject_words import ConsumeStrategy, PartitionStatus
+from brokerset_protocol.subject_words import PartitionStatus
 
 
 class GuardFailed(Exception):
@@ -237,12 +237,13 @@ def _(event: PartitionRetired, subject: Subject) -> Subject:
         raise GuardFailed(f"partition {event.partition_id} is {partition.status}, not sealed")
     if any(each.status is PartitionStatus.PREPARED for each in subject.inheritors(partition)):
         raise GuardFailed(f"partitions that inherit from {event.partition_id} are not open yet")
-    behind = [each.name for each in subject.groups.values() if event.partition_id not in each.drained]
+    behind = [each.name for each in subject.groups.values() if event.partition_id not in each.finished]
     if behind:
-        raise GuardFailed(f"{', '.join(behind)} have not handled all of partition {event.partition_id}")
+        raise GuardFailed(f"{', '.join(behind)} have not finished partition {event.partition_id}")
     partitions = {number: each for number, each in subject.partitions.items() if each is not partition}
+    gone = {event.partition_id}
     groups = {
-        name: replace(each, drained=each.drained - {event.partition_id})
+        name: replace(each, drained=each.drained - gone, finished=each.finished - gone)
         for name, each in subject.groups.items()
     }
     return _with_partitions(replace(subject, groups=MappingProxyType(groups)), partitions)
@@ -267,7 +268,10 @@ def _(event: MemberJoined, subject: Subject) -> Subject:
         _refuse(limits.consumer_group_problem(event.group))
         if len(subject.groups) >= GROUPS_MAX:
             raise GuardFailed(f"a subject has at most {GROUPS_MAX} groups")
-        group = ConsumerGroup(event.group, event.strategy, subject.group_version)
+        group = ConsumerGroup(event.group, event.strategy, version=subject.group_version)
+        if group.is_shared:
+            subject = replace(subject, epoch=subject.epoch + 1)
+            group = replace(group, epoch=subject.epoch)
     if group.strategy is not event.strategy:
         raise GuardFailed(f"the group {event.group} consumes {group.strategy}, not {event.strategy}")
     if event.session in group.members:
@@ -311,9 +315,7 @@ def _(event: Reassigned, subject: Subject) -> Subject:
 @_applied.register
 def _(event: Released, subject: Subject) -> Subject:
     group = _owned(subject, event)
-    return _with_group(
-        subject, group, ownerships=_where(group, lambda number, _: number != event.partition_id)
-    )
+    return _with_group(subject, group, ownerships=_without(group, event.partition_id))
 
 
 @_applied.register
@@ -321,11 +323,25 @@ def _(event: Drained, subject: Subject) -> Subject:
     group, partition = _consumed(subject, event), _partition(subject, event.partition_id)
     if partition.sealed_end is None or event.position < partition.sealed_end:
         raise GuardFailed(f"partition {event.partition_id} is not drained at {event.position}")
+    if event.partition_id in group.drained:
+        raise GuardFailed(f"{group.name} has drained partition {event.partition_id} already")
+    drained = replace(group, drained=group.drained | {event.partition_id})
+    if subject.has_retries(group):
+        return _with_group(subject, drained)
+    return _finished(subject, drained, event.partition_id)
+
+
+@_applied.register
+def _(event: RetriesFinished, subject: Subject) -> Subject:
+    group = _consumed(subject, event)
+    if event.partition_id not in group.drained:
+        raise GuardFailed(f"{group.name} has not drained partition {event.partition_id}")
+    return _finished(subject, group, event.partition_id)
+
+
+def _finished(subject: Subject, group: ConsumerGroup, partition_id: int) -> Subject:
     return _with_group(
-        subject,
-        group,
-        drained=group.drained | {event.partition_id},
-        ownerships=_where(group, lambda number, _: number != event.partition_id),
+        subject, group, finished=group.finished | {partition_id}, ownerships=_without(group, partition_id)
     )
 
 
@@ -346,23 +362,27 @@ def _group(subject: Subject, name: str) -> ConsumerGroup:
     return group
 
 
-def _consumed(subject: Subject, event: Drained) -> ConsumerGroup:
+def _consumed(subject: Subject, event: Drained | RetriesFinished) -> ConsumerGroup:
     """The group, if the event is of who consumes the partition now."""
     group = _group(subject, event.group)
-    if group.strategy is not ConsumeStrategy.SHARED:
+    if not group.is_shared:
         return _owned(subject, event)
-    if event.epoch != SHARED_EPOCH or not subject.is_assignable(group, event.partition_id):
+    if event.epoch != group.epoch or not subject.is_assignable(group, event.partition_id):
         raise GuardFailed(f"{group.name} does not consume partition {event.partition_id} by {event.epoch}")
     return group
 
 
-def _owned(subject: Subject, event: Released | Drained) -> ConsumerGroup:
+def _owned(subject: Subject, event: Released | Drained | RetriesFinished) -> ConsumerGroup:
     """The group, if the event is of the ownership that is in force."""
     group = _group(subject, event.group)
     ownership = group.ownerships.get(event.partition_id)
     if ownership is None or ownership.epoch != event.epoch:
         raise GuardFailed(f"partition {event.partition_id} is not owned by epoch {event.epoch}")
     return group
+
+
+def _without(group: ConsumerGroup, partition_id: int) -> Mapping[int, Ownership]:
+    return _where(group, lambda number, _: number != partition_id)
 
 
 def _where(group: ConsumerGroup, keep: Callable[[int, Ownership], bool]) -> Mapping[int, Ownership]:

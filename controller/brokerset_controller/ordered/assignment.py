@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping
 
 from brokerset_controller.ordered.events import Reassigned
 from brokerset_controller.ordered.state import ConsumerGroup, Subject
-from brokerset_protocol.subject_words import ConsumeStrategy
 
 
 def wanted_owners(
@@ -39,12 +38,14 @@ def plan(subject: Subject, group: ConsumerGroup) -> Reassigned | None:
     """What has to be revoked and granted now; None if nothing has to.
 
     What is being revoked is not counted as its owner's: it goes where it is wanted once it is released.
+    Drained partitions have next to no work left, so they count apart from the others.
     """
-    if group.strategy is not ConsumeStrategy.EXCLUSIVE:
+    if group.is_shared:
         return None
     assignable = subject.assignable(group)
     owners = {partition: each.session for partition, each in group.ownerships.items() if not each.revoked}
-    wanted = wanted_owners(assignable, group.members, owners)
+    wanted = wanted_owners(assignable - group.drained, group.members, owners)
+    wanted |= wanted_owners(assignable & group.drained, group.members, owners)
     revoked = frozenset(
         partition
         for partition, each in group.ownerships.items()

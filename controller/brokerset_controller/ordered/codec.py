@@ -24,6 +24,7 @@ from brokerset_controller.ordered.events import (
     QueuesDeleted,
     Reassigned,
     Released,
+    RetriesFinished,
     SubjectCreated,
     SubjectDeleted,
 )
@@ -123,7 +124,9 @@ def _check_group(subject: Subject, group: ConsumerGroup) -> None:
     strangers = {each.session for each in group.ownerships.values()} - set(group.members)
     if strangers or not set(group.ownerships) | group.drained <= set(subject.partitions):
         raise ValueError(f"the group {read.shown(group.name)} names members or partitions that are not there")
-    if any(each.epoch > subject.epoch for each in group.ownerships.values()):
+    if not group.finished <= group.drained:
+        raise ValueError(f"the group {read.shown(group.name)} has finished what it has not drained")
+    if max([group.epoch, *(each.epoch for each in group.ownerships.values())]) > subject.epoch:
         raise ValueError(f"the group {read.shown(group.name)} has epochs that were not given yet")
 
 
@@ -231,6 +234,7 @@ def _group_values(group: ConsumerGroup) -> list[object]:
     return [
         group.name,
         group.strategy.value,
+        group.epoch,
         group.version,
         [[each.session, each.client_id, each.permission_ms] for _, each in sorted(group.members.items())],
         [
@@ -238,18 +242,21 @@ def _group_values(group: ConsumerGroup) -> list[object]:
             for number, each in sorted(group.ownerships.items())
         ],
         sorted(group.drained),
+        sorted(group.finished),
     ]
 
 
 def _group(value: object) -> ConsumerGroup:
-    name, strategy, version, members, ownerships, drained = read.parts(value, "a group", 6)
+    name, strategy, epoch, version, members, ownerships, drained, finished = read.parts(value, "a group", 8)
     return ConsumerGroup(
         read.text(name),
         _one_of(ConsumeStrategy)(strategy),
+        read.count(epoch),
         read.count(version),
         _by(lambda each: each.session, [_member(each) for each in read.items(members)]),
         _once([_ownership(each) for each in read.items(ownerships)]),
         read.ids(drained),
+        read.ids(finished),
     )
 
 
@@ -327,6 +334,7 @@ _EVENTS: Final[tuple[type[Event], ...]] = (
     Reassigned,
     Released,
     Drained,
+    RetriesFinished,
     GroupRemoved,
     SubjectDeleted,
     QueuesDeleted,

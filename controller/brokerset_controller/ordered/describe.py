@@ -52,6 +52,7 @@ def describe_assignment(subject: Subject, assignment: Assignment) -> AssignmentB
                 each.partition.queue_id,
                 *each.partition.keys,
                 each.partition.sealed_end,
+                each.retries_only,
             )
             for each in assignment.partitions
         ),
@@ -98,4 +99,6 @@ def _group_state(group: ConsumerGroup, heard_ago: HeardAgo) -> ConsumerGroupStat
             for number, each in sorted(group.ownerships.items())
         ),
         tuple(sorted(group.drained)),
+        tuple(sorted(group.finished)),
+        group.epoch,
     )

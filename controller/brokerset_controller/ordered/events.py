@@ -49,7 +49,7 @@ class PartitionSealed:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRetired:
-    """A sealed partition is forgotten. Guards: it is SEALED, and all groups have drained it."""
+    """A sealed partition is forgotten. Guards: it is SEALED, and all groups have finished it."""
 
     subject: str
     partition_id: int
@@ -105,7 +105,8 @@ class Released:
 class Drained:
     """A sealed partition is handled up to its end: by its owner, in a SHARED group by all members together.
 
-    Guards: the owner's epoch (`SHARED_EPOCH` in a SHARED group, which may consume it now), and the position.
+    It stays assigned while copies for retry may come. Guards: the epoch by which it is consumed, the
+    owner's or that of a SHARED group; the position; it is not drained yet.
     """
 
     subject: str
@@ -114,6 +115,19 @@ class Drained:
     epoch: int
     position: int
     """Queue offset behind the last message whose ack the broker has confirmed."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetriesFinished:
+    """No copies for retry of a drained partition will come any more.
+
+    Guards: the epoch by which it is consumed, as with `Drained`; it is drained.
+    """
+
+    subject: str
+    group: str
+    partition_id: int
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +175,7 @@ Event = (
     | Reassigned
     | Released
     | Drained
+    | RetriesFinished
     | GroupRemoved
     | SubjectDeleted
     | QueuesDeleted

@@ -122,7 +122,10 @@ def route_problem(route: Collection[str], ever: Collection[str] = ()) -> str | N
 
 
 def parts(subject: Subject) -> int:
-    """How much a subject is at most: partitions, what each group may keep of each, groups and members."""
+    """How much a subject is at most: partitions, what each group may keep of each, groups and members.
+
+    Of a partition a group keeps its ownership, and whether it is drained, or finished.
+    """
     groups = len(subject.groups)
     members = sum(len(each.members) for each in subject.groups.values())
     return len(subject.partitions) * (1 + groups) + groups + members + len(subject.next_queue_ids) + 1

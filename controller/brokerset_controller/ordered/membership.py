@@ -8,7 +8,7 @@ from brokerset_controller.ordered import limits
 from brokerset_controller.ordered.events import MemberJoined
 from brokerset_controller.ordered.limits import MEMBERS_MAX
 from brokerset_controller.ordered.scaling import SubjectRefused
-from brokerset_controller.ordered.state import SHARED_EPOCH, ConsumerGroup, Partition, Subject
+from brokerset_controller.ordered.state import ConsumerGroup, Partition, Subject
 from brokerset_protocol.subject_words import ConsumeStrategy
 
 
@@ -20,6 +20,9 @@ class Assigned:
     epoch: int
     revoked: bool
     """Whether it shall stop, store its acks, and release the partition."""
+
+    retries_only: bool
+    """Whether the group has drained it, so that only copies for retry are consumed still."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +83,15 @@ def assignment_of(subject: Subject, group: ConsumerGroup, session: str) -> Assig
 def _assigned(subject: Subject, group: ConsumerGroup, session: str) -> list[Assigned]:
     if session not in group.members:
         return []
-    if group.strategy is ConsumeStrategy.SHARED:
-        numbers = sorted(subject.assignable(group))
-        return [Assigned(subject.partitions[number], SHARED_EPOCH, False) for number in numbers]
+    if group.is_shared:
+        consumed = [(number, group.epoch, False) for number in subject.assignable(group)]
+    else:
+        consumed = [
+            (number, each.epoch, each.revoked)
+            for number, each in group.ownerships.items()
+            if each.session == session
+        ]
     return [
-        Assigned(subject.partitions[number], each.epoch, each.revoked)
-        for number, each in sorted(group.ownerships.items())
-        if each.session == session
+        Assigned(subject.partitions[number], epoch, revoked, number in group.drained)
+        for number, epoch, revoked in sorted(consumed)
     ]

@@ -85,7 +85,7 @@ def decide_scaling(
     if len(subject.partitions) + partitions > PARTITIONS_KEPT_MAX:
         raise SubjectRefused(
             f"{name} keeps {len(subject.partitions)} partitions, and {partitions} more would be more than"
-            f" {PARTITIONS_KEPT_MAX}. Let groups drain sealed ones, or remove groups that nobody uses"
+            f" {PARTITIONS_KEPT_MAX}. Let groups finish sealed ones, or remove groups that nobody uses"
         )
     route = route or subject.route
     _check_route(route, writable, subject.next_queue_ids)
@@ -93,7 +93,7 @@ def decide_scaling(
 
 
 def retirable(subject: Subject) -> list[PartitionRetired]:
-    """The sealed partitions that every group has handled, and from which nothing waits to inherit."""
+    """The sealed partitions that every group has finished, and from which nothing waits to inherit."""
     awaited = {
         ancestor
         for each in subject.partitions.values()
@@ -105,7 +105,7 @@ def retirable(subject: Subject) -> list[PartitionRetired]:
         for number, each in subject.partitions.items()
         if each.status is PartitionStatus.SEALED
         and number not in awaited
-        and all(number in group.drained for group in subject.groups.values())
+        and all(number in group.finished for group in subject.groups.values())
     ]
 
 

@@ -10,9 +10,6 @@ from typing import Final
 from brokerset_formats.order_keys import Range, overlap
 from brokerset_protocol.subject_words import ConsumeStrategy, OrderStrategy, PartitionStatus
 
-SHARED_EPOCH: Final = 0
-"""Of a partition that all members of a group consume: nobody is fenced. Grants begin above it."""
-
 DEFAULT_ROUTE_GROUPS: Final = 2
 """Broker groups of a subject for which nobody gave a route."""
 
@@ -73,6 +70,9 @@ class ConsumerGroup:
 
     name: str
     strategy: ConsumeStrategy
+    epoch: int = 0
+    """By which all members of a SHARED group consume all partitions; 0 in an EXCLUSIVE one."""
+
     version: int = 0
     """Grows with each change of members, ownerships, or of the subject's partitions."""
 
@@ -84,6 +84,14 @@ class ConsumerGroup:
 
     drained: frozenset[int] = frozenset()
     """Sealed partitions that the group has handled to their end."""
+
+    finished: frozenset[int] = frozenset()
+    """Those of the drained ones of which no copies for retry will come any more."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether all members consume all partitions."""
+        return self.strategy is ConsumeStrategy.SHARED
 
 
 NO_PARTITIONS: Mapping[int, Partition] = MappingProxyType({})
@@ -109,7 +117,7 @@ class Subject:
     """Never falls."""
 
     epoch: int = 0
-    """The last one that was given with an ownership, of whatever group, or to a producer: a group that is
+    """The last one that was given with an ownership, to a SHARED group, or to a producer: a group that is
     removed and comes again must not be given those that brokers refuse already. Never falls."""
 
     group_version: int = 0
@@ -130,17 +138,21 @@ class Subject:
         """Whether a partition of the newest generation does not take sends yet."""
         return any(each.status is PartitionStatus.PREPARED for each in self.partitions.values())
 
+    def has_retries(self, group: ConsumerGroup) -> bool:
+        """Whether copies for retry of what a group has not handled may come after it drained a partition."""
+        return group.is_shared or self.order is OrderStrategy.BEST_TRIED
+
     def assignable(self, group: ConsumerGroup) -> frozenset[int]:
-        """The partitions that members of a group may own now."""
+        """The partitions that members of a group may consume now; of the drained ones, copies for retry."""
         return frozenset(number for number in self.partitions if self.is_assignable(group, number))
 
     def is_assignable(self, group: ConsumerGroup, number: int) -> bool:
-        """Whether members of a group may own a partition now."""
+        """Whether members of a group may consume a partition now, or copies for retry of it."""
         partition = self.partitions.get(number)
         return (
             partition is not None
             and partition.status is not PartitionStatus.PREPARED
-            and number not in group.drained
+            and number not in group.finished
             and all(
                 ancestor in group.drained or ancestor not in self.partitions
                 for ancestor in partition.inherits

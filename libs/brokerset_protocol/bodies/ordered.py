@@ -159,6 +159,9 @@ class ConsumerGroupState(JsonBody):
     finished: tuple[int, ...] = ()
     """Drained partitions of which no copies for retry will come any more."""
 
+    epoch: int = 0
+    """By which all members of a Shared group consume all partitions."""
+
 
 @dataclass(frozen=True, slots=True)
 class SubjectState(JsonBody):

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from brokerset_protocol.bodies.ordered import (
     AssignmentBody,
+    DrainedPartition,
+    FinishedPartition,
     OwnedReport,
     ReleasedPartition,
     SubjectQueues,
@@ -25,6 +27,7 @@ from brokerset_protocol.headers.ordered import (
     ConsumerHeartbeat,
     CreateSubject,
     GetSubjectRoute,
+    RemoveConsumerGroup,
     ScaleSubject,
     StartProducer,
 )
@@ -97,23 +100,27 @@ async def subject_of(group: ControllerGroup, broker: SubjectBroker) -> SubjectSt
     return SubjectStates.from_json(answer.body).subjects[0]
 
 
-def beat(session: str, *, leaving: bool = False) -> ConsumerHeartbeat:
+def beat(session: str, consume: str = "Exclusive", *, leaving: bool = False) -> ConsumerHeartbeat:
     return ConsumerHeartbeat(
         subject=SUBJECT,
         consumer_group="g",
         session=session,
         client_id="client",
-        consume_strategy="Exclusive",
+        consume_strategy=consume,
         leaving=leaving,
     )
 
 
 async def assigned(
-    group: ControllerGroup, broker: SubjectBroker, session: str, report: OwnedReport | None = None
+    group: ControllerGroup,
+    broker: SubjectBroker,
+    session: str,
+    report: OwnedReport | None = None,
+    consume: str = "Exclusive",
 ) -> AssignmentBody:
     """21027."""
     body = report.to_json() if report is not None else b""
-    answer = await agreed(group, broker, CODE.BROKERSET_CONSUMER_HEARTBEAT, beat(session), body)
+    answer = await agreed(group, broker, CODE.BROKERSET_CONSUMER_HEARTBEAT, beat(session, consume), body)
     return AssignmentBody.from_json(answer.body)
 
 
@@ -241,3 +248,70 @@ async def test_who_waits_at_a_leader_that_leads_no_longer_is_sent_away(tmp_path:
 
         assert answer.code == ResponseCode.CONTROLLER_NOT_LEADER
         assert asyncio.get_running_loop().time() - since < 8.0
+
+
+async def test_members_of_a_shared_group_have_all_partitions_by_one_epoch_whoever_leads(
+    tmp_path: Path,
+) -> None:
+    """Removed, and consuming as an Exclusive one, the group is given higher epochs."""
+    async with scene(tmp_path) as (group, broker):
+        create = CreateSubject(subject=SUBJECT, order_strategy="Strict", partitions=3)
+        await agreed(group, broker, CODE.BROKERSET_CREATE_SUBJECT, create)
+        one = await assigned(group, broker, "one", consume="Shared")
+        two = await assigned(group, broker, "two", consume="Shared")
+
+        await group.stop(await group.leader())
+        await broker.beat(group)
+        again = [await assigned(group, broker, each, consume="Shared") for each in ("one", "two", "three")]
+        (state,) = (await subject_of(group, broker)).groups
+        for session in ("one", "two", "three"):
+            leaving = beat(session, "Shared", leaving=True)
+            await agreed(group, broker, CODE.BROKERSET_CONSUMER_HEARTBEAT, leaving)
+        removal = RemoveConsumerGroup(subject=SUBJECT, consumer_group="g")
+        await agreed(group, broker, CODE.BROKERSET_REMOVE_CONSUMER_GROUP, removal)
+        exclusive = await owning(group, broker, "one", 3)
+
+        (epoch,) = {each.epoch for body in (one, two, *again) for each in body.partitions}
+        assert epoch == state.epoch > 0
+        for body in (one, two, *again):
+            assert [(each.partition_id, each.revoked) for each in body.partitions] == [
+                (0, False),
+                (1, False),
+                (2, False),
+            ]
+        assert state.ownerships == ()
+        assert min(each.epoch for each in exclusive.partitions) > epoch
+        assert exclusive.version > again[-1].version
+
+
+async def test_copies_for_retry_stay_assigned_over_a_change_of_the_leader_until_they_are_finished(
+    tmp_path: Path,
+) -> None:
+    """By the same owner and epoch, which the next leader knows."""
+    async with scene(tmp_path) as (group, broker):
+        create = CreateSubject(subject=SUBJECT, order_strategy="BestTried", partitions=1)
+        await agreed(group, broker, CODE.BROKERSET_CREATE_SUBJECT, create)
+        (owned,) = (await owning(group, broker, "one", 1)).partitions
+        scale = ScaleSubject(subject=SUBJECT, partitions=2)
+        await agreed(group, broker, CODE.BROKERSET_SCALE_SUBJECT, scale)
+        leader = group.running[await group.leader()].service.machine.ordered
+        await until(lambda: not leader.subjects[SUBJECT].is_scaling)
+        drained = OwnedReport(drained=(DrainedPartition(0, owned.epoch, 7),))
+        await assigned(group, broker, "one", drained)
+        before = await owning(group, broker, "one", 3)
+
+        await group.stop(await group.leader())
+        await broker.beat(group)
+        after = await assigned(group, broker, "one")
+        finished = OwnedReport(finished=(FinishedPartition(0, owned.epoch),))
+        last = await assigned(group, broker, "one", finished)
+
+        assert after == before
+        assert [(each.partition_id, each.retries_only) for each in before.partitions] == [
+            (0, True),
+            (1, False),
+            (2, False),
+        ]
+        assert before.partitions[0].epoch == owned.epoch
+        assert [each.partition_id for each in last.partitions] == [1, 2]
+        assert (await subject_of(group, broker)).groups[0].finished == (0,)

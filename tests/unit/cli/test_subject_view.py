@@ -32,6 +32,7 @@ GROUP = ConsumerGroupState(
         OwnershipState(2, "session-of-one-process", 4, revoked=True),
     ),
     drained=(1,),
+    finished=(1,),
 )
 SUBJECT = SubjectState(
     "orders",
@@ -86,6 +87,40 @@ def test_members_are_shown_with_what_they_own_and_when_nothing() -> None:
         ("session-of-o…", "1.2 s ago", "0, 2 (giving up)"),
         ("s2", None, "none"),
     ]
+
+
+def test_all_members_of_a_shared_group_consume_what_does_not_wait() -> None:
+    """By the epoch of the group; of what it has drained only copies for retry."""
+    shared = replace(
+        GROUP, strategy=ConsumeStrategy.SHARED, ownerships=(), drained=(0,), finished=(), epoch=6
+    )
+    subject = replace(SUBJECT, groups=(shared,))
+
+    rows = owner_rows(shared, subject, PROGRESS)
+
+    assert [(row["partition"], row["owner"], row["epoch"], row["state"]) for row in rows] == [
+        (0, None, 6, "all members consume it, copies for retry only"),
+        (1, None, 6, "all members consume it"),
+        (2, None, 6, "all members consume it"),
+        (3, None, 6, "nobody consumes it"),
+    ]
+    assert [row["lag"] for row in rows] == [0, 7, 10, None]
+    assert [row["partitions"] for row in member_rows(subject)] == ["all", "all"]
+    waiting = owner_rows(replace(shared, drained=()), subject, PROGRESS)
+    assert [row["state"] for row in waiting[2:]] == ["nobody consumes it"] * 2
+
+
+def test_a_drained_partition_is_shown_until_no_copies_for_retry_can_come() -> None:
+    """With its owner."""
+    group = replace(GROUP, drained=(0, 1))
+
+    assert [row["state"] for row in owner_rows(group, SUBJECT, PROGRESS)][:2] == [
+        "owns it, copies for retry only",
+        "is giving it up",
+    ]
+    assert member_rows(replace(SUBJECT, groups=(group,)))[0]["partitions"] == (
+        "0 (copies for retry), 2 (giving up)"
+    )
 
 
 def test_the_headline_counts_partitions_of_the_newest_generation_only() -> None:

@@ -21,6 +21,7 @@ from brokerset_controller.ordered.events import (
     QueuesDeleted,
     Reassigned,
     Released,
+    RetriesFinished,
     SubjectCreated,
     SubjectDeleted,
 )
@@ -49,20 +50,33 @@ EVENTS: tuple[Event, ...] = (
     QueuesDeleted("orders", "orders-1", 6),
     SubjectCreated("orders", OrderStrategy.BEST_TRIED, ("orders-0",), 1),
 )
+SHARED_EVENTS: tuple[Event, ...] = (
+    SubjectCreated("orders", OrderStrategy.STRICT, ("orders-0",), 2),
+    MemberJoined("orders", "s", ConsumeStrategy.SHARED, "a", "client", 30_000),
+    GenerationPrepared("orders", 0, 1, ("orders-0",)),
+    PartitionSealed("orders", 0, 10, 1),
+    PartitionSealed("orders", 1, 0, 1),
+    Drained("orders", "s", 0, 1, 10),
+    Drained("orders", "s", 1, 1, 10),
+    RetriesFinished("orders", "s", 0, 1),
+)
 
 
 def test_each_event_comes_back_from_its_bytes() -> None:
-    for event in EVENTS:
+    for event in (*EVENTS, *SHARED_EVENTS):
         version, *values = orjson.loads(encode_event(event))
 
         assert version == ORDERED_VERSION
         assert event_of(values) == event
 
 
-def test_two_controllers_have_the_same_subjects_after_the_same_entries_and_after_a_snapshot() -> None:
+@pytest.mark.parametrize("events", [EVENTS, SHARED_EVENTS], ids=["Exclusive", "Shared"])
+def test_two_controllers_have_the_same_subjects_after_the_same_entries_and_after_a_snapshot(
+    events: tuple[Event, ...],
+) -> None:
     """After each entry; without subjects the snapshot is as it was before there were any."""
     first, second = ReplicasMachine(), ReplicasMachine()
-    for index, event in enumerate(EVENTS):
+    for index, event in enumerate(events):
         outcome = first.apply(index, encode_event(event))
         second.apply(index, encode_event(event))
         restored = ReplicasMachine()
@@ -148,10 +162,12 @@ def test_a_snapshot_that_contradicts_itself_is_not_read() -> None:
 
     for broken in (
         [version, groups, [subject, subject], tombstones],
-        [version, groups, [changed(subject, 10, [changed(members, 3, [])])], tombstones],
+        [version, groups, [changed(subject, 10, [changed(members, 4, [])])], tombstones],
         [version, groups, [changed(subject, 9, [])], tombstones],
         [version, groups, [changed(subject, 8, [["orders-0", 1], ["orders-0", 1]])], tombstones],
-        [version, groups, [changed(subject, 10, [changed(members, 4, members[4] * 2)])], tombstones],
+        [version, groups, [changed(subject, 10, [changed(members, 5, members[5] * 2)])], tombstones],
+        [version, groups, [changed(subject, 10, [changed(members, 7, [0])])], tombstones],
+        [version, groups, [changed(subject, 10, [changed(members, 2, 99)])], tombstones],
         [version, groups, [changed(subject, 5, 1)], tombstones],
         [version, groups, [changed(subject, 6, 1)], tombstones],
         [version, groups, [changed(subject, 2, ["orders-0", "orders-0"])], tombstones],

@@ -14,8 +14,15 @@ from brokerset_controller.ordered.events import (
     MemberLeft,
     Reassigned,
     Released,
+    RetriesFinished,
 )
-from brokerset_protocol.bodies.ordered import AssignmentBody, DrainedPartition, OwnedReport, ReleasedPartition
+from brokerset_protocol.bodies.ordered import (
+    AssignmentBody,
+    DrainedPartition,
+    FinishedPartition,
+    OwnedReport,
+    ReleasedPartition,
+)
 from brokerset_protocol.codes import ResponseCode
 from brokerset_protocol.headers.ordered import ConsumerHeartbeatResponse
 from brokerset_protocol.subject_words import ConsumeStrategy
@@ -154,19 +161,58 @@ async def test_who_wants_another_strategy_is_refused_and_gets_nothing(more: dict
 
 
 async def test_members_of_a_shared_group_have_everything_and_drain_together() -> None:
-    """By the epoch 0: nobody owns anything."""
+    """By the epoch of the group: nobody owns anything. Any member says what all have drained and finished."""
     bench = make_subject_bench()
     async with bench.running():
         await bench.create(2)
         for session in ("s", "t"):
             body = await bench.assigned(session, group="shared", consume="Shared")
-            assert [(each.partition_id, each.epoch) for each in body.partitions] == [(0, 0), (1, 0)]
+            assert [(each.partition_id, each.epoch) for each in body.partitions] == [(0, 1), (1, 1)]
         assert (await bench.scale(1)).code == 0
         await bench.settle()
-        drained = OwnedReport(drained=(DrainedPartition(0, 0, 100), DrainedPartition(1, 0, 100)))
+        drained = OwnedReport(drained=(DrainedPartition(0, 1, 100), DrainedPartition(1, 1, 100)))
         after = await bench.assigned("s", drained, group="shared", consume="Shared")
+        assert [(each.partition_id, each.retries_only) for each in after.partitions] == [
+            (0, True),
+            (1, True),
+            (2, False),
+        ]
+        finished = OwnedReport(finished=(FinishedPartition(0, 1), FinishedPartition(1, 9)))
+        await bench.assigned("t", finished, group="shared", consume="Shared")
+        last = await bench.assigned("s", group="shared", consume="Shared")
 
-    assert [each.partition_id for each in after.partitions] == [2]
+    assert [each.partition_id for each in last.partitions] == [1, 2]
+
+
+async def test_drained_finished_and_released_may_be_reported_at_once() -> None:
+    """Each needs the one before it to be agreed on; repeated they change nothing."""
+    bench = make_subject_bench()
+    async with bench.running():
+        await bench.create(2, order="BestTried")
+        await bench.assigned("s")
+        await bench.settle()
+        assert (await bench.scale(1)).code == 0
+        await bench.settle()
+        owned = (await bench.assigned("s")).partitions
+        await bench.assigned("t")
+        await bench.settle()
+        (revoked,) = (each for each in (await bench.assigned("s")).partitions if each.revoked)
+        kept = next(each for each in owned if each.partition_id != revoked.partition_id)
+        report = OwnedReport(
+            released=(ReleasedPartition(revoked.partition_id, revoked.epoch),),
+            drained=tuple(DrainedPartition(each.partition_id, each.epoch, 100) for each in owned),
+            finished=(FinishedPartition(kept.partition_id, kept.epoch),),
+        )
+        await bench.assigned("s", report)
+        group = bench.subject.groups[GROUP]
+        await bench.assigned("s", report)
+        await bench.settle()
+        await bench.assigned("s", report)
+
+    assert (group.drained, group.finished) == (frozenset({0, 1}), frozenset({kept.partition_id}))
+    assert len(bench.engine.proposals(Drained)) == 2
+    assert len(bench.engine.proposals(RetriesFinished)) == len(bench.engine.proposals(Released)) == 1
+    assert kept.partition_id not in bench.owners()
 
 
 async def test_a_change_of_partitions_is_another_version_for_the_group() -> None:
@@ -226,11 +272,11 @@ async def test_what_is_released_is_granted_to_who_waits_for_it() -> None:
     assert len(bench.engine.proposals(Released)) == 1
 
 
-async def test_nobody_releases_or_drains_what_another_session_owns() -> None:
+async def test_nobody_releases_drains_or_finishes_what_another_session_owns() -> None:
     """Whoever guesses an epoch takes nothing from others."""
     bench = make_subject_bench()
     async with bench.running():
-        await bench.create(2)
+        await bench.create(2, order="BestTried")
         await bench.assigned("s")
         await bench.settle()
         assert (await bench.scale(4)).code == 0
@@ -239,11 +285,14 @@ async def test_nobody_releases_or_drains_what_another_session_owns() -> None:
         report = OwnedReport(
             tuple(ReleasedPartition(each.partition_id, each.epoch) for each in owned),
             tuple(DrainedPartition(each.partition_id, each.epoch, 100) for each in owned),
+            tuple(FinishedPartition(each.partition_id, each.epoch) for each in owned),
         )
         await bench.assigned("stranger", report)
-        before = bench.engine.proposals(Released) + bench.engine.proposals(Drained)
+        assert [bench.engine.proposals(kind) for kind in (Released, Drained, RetriesFinished)] == [[]] * 3
+        await bench.assigned("s", OwnedReport(drained=report.drained))
+        await bench.assigned("stranger", report)
 
-    assert before == []
+    assert [len(bench.engine.proposals(kind)) for kind in (Released, Drained, RetriesFinished)] == [0, 2, 0]
     assert set(bench.owners().values()) >= {"s"}
 
 

@@ -13,7 +13,7 @@ from brokerset_controller.subject_pushes import (
     PUSHES_AT_ONCE_MAX,
     REFUSED_SECONDS,
 )
-from brokerset_protocol.bodies.ordered import DrainedPartition, OwnedReport
+from brokerset_protocol.bodies.ordered import DrainedPartition, FinishedPartition, OwnedReport
 from brokerset_protocol.codes import RequestCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.headers.ordered import CreateSubject
@@ -23,9 +23,9 @@ from brokerset_rig.subject_bench import SUBJECT, SubjectBench, SubjectBroker, ma
 pytestmark = pytest.mark.virtual
 
 
-async def sealing(bench: SubjectBench, partitions: int = 2) -> None:
+async def sealing(bench: SubjectBench, partitions: int = 2, order: str = "Strict") -> None:
     """A subject whose partition 0 on `a` is sealed next."""
-    await bench.create(1, route="a")
+    await bench.create(1, order, "a")
     await bench.settle()
     assert (await bench.scale(partitions)).code == 0
 
@@ -264,6 +264,30 @@ async def test_a_sealed_partition_is_retired_when_all_have_drained_it_and_its_ti
     assert sorted(bench.subject.partitions) == [1, 2]
     assert bench.net.brokers["a"].states() == {1: "Open", 2: "Open"}
     assert len(bench.engine.proposals(PartitionRetired)) == 1
+
+
+async def test_a_best_tried_partition_is_retired_when_no_copies_for_retry_can_come() -> None:
+    """However long ago it was drained, or sealed."""
+    bench = make_subject_bench("a", sealed_partition_retention=60_000)
+    async with bench.running():
+        await sealing(bench, order="BestTried")
+        await bench.assigned("s")
+        await bench.settle()
+        (each,) = (await bench.assigned("s")).partitions
+        drained = OwnedReport(drained=(DrainedPartition(each.partition_id, each.epoch, 100),))
+        for beat in range(120):
+            body = await bench.assigned("s", OwnedReport() if beat else drained)
+            await bench.settle()
+        assert [(at.partition_id, at.retries_only) for at in body.partitions] == [
+            (0, True),
+            (1, False),
+            (2, False),
+        ]
+        await bench.assigned("s", OwnedReport(finished=(FinishedPartition(each.partition_id, each.epoch),)))
+        await bench.settle(3.0)
+
+    assert sorted(bench.subject.partitions) == [1, 2]
+    assert bench.net.brokers["a"].states() == {1: "Open", 2: "Open"}
 
 
 async def test_a_new_leader_keeps_sealed_partitions_for_their_time() -> None:

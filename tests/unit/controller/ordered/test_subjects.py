@@ -19,6 +19,7 @@ from brokerset_controller.ordered.events import (
     PartitionSealed,
     Reassigned,
     Released,
+    RetriesFinished,
     SubjectCreated,
     SubjectDeleted,
 )
@@ -50,13 +51,13 @@ def after(subject: Subject | None, *events: Event | None) -> Subject:
     return subject
 
 
-def created(partitions: int = 2) -> Subject:
-    return after(None, SubjectCreated("orders", STRICT, ("orders-0", "orders-1"), partitions))
+def created(partitions: int = 2, order: OrderStrategy = STRICT) -> Subject:
+    return after(None, SubjectCreated("orders", order, ("orders-0", "orders-1"), partitions))
 
 
-def consumed(*sessions: str, partitions: int = 2) -> Subject:
+def consumed(*sessions: str, partitions: int = 2, order: OrderStrategy = STRICT) -> Subject:
     """Members of the group `g` own all partitions."""
-    subject = created(partitions)
+    subject = created(partitions, order)
     for session in sessions:
         subject = after(subject, MemberJoined("orders", "g", EXCLUSIVE, session, "client", 30_000))
     return after(subject, plan(subject, subject.groups["g"]))
@@ -64,6 +65,28 @@ def consumed(*sessions: str, partitions: int = 2) -> Subject:
 
 def scaled(subject: Subject, partitions: int) -> Subject:
     return after(subject, decide_scaling(subject, "orders", partitions, (), WRITABLE))
+
+
+def sealed(subject: Subject, partitions: int) -> Subject:
+    """Scaled, and all partitions of before end at 10."""
+    subject = scaled(subject, partitions)
+    sealing = [
+        number for number, each in subject.partitions.items() if each.status is PartitionStatus.SEALING
+    ]
+    return after(subject, *(PartitionSealed("orders", number, 10, 1) for number in sealing))
+
+
+def drained_by_owners(subject: Subject, *numbers: int) -> Subject:
+    ownerships = subject.groups["g"].ownerships
+    return after(
+        subject, *(Drained("orders", "g", number, ownerships[number].epoch, 10) for number in numbers)
+    )
+
+
+def assigned(subject: Subject, group: str, session: str) -> list[tuple[int, int, bool]]:
+    """Partition, epoch, and whether only copies for retry are consumed."""
+    found = assignment_of(subject, subject.groups[group], session).partitions
+    return [(each.partition.partition_id, each.epoch, each.retries_only) for each in found]
 
 
 def statuses(subject: Subject) -> dict[int, str]:
@@ -203,13 +226,14 @@ def test_a_scaling_to_what_is_there_changes_nothing() -> None:
         decide_scaling(None, "orders", 2, (), WRITABLE)
 
 
-def test_a_partition_is_retired_when_all_groups_have_handled_it() -> None:
+def test_a_strict_partition_is_retired_when_all_groups_have_drained_it() -> None:
+    """An Exclusive group gets no copies for retry of it."""
     subject = consumed("a")
     subject = after(
         scaled(subject, 1), PartitionSealed("orders", 0, 10, 1), PartitionSealed("orders", 1, 0, 1)
     )
     assert retirable(subject) == []
-    with pytest.raises(GuardFailed, match="g have not handled"):
+    with pytest.raises(GuardFailed, match="g have not finished"):
         apply(subject, PartitionRetired("orders", 0))
 
     subject = after(subject, Drained("orders", "g", 0, 1, 10))
@@ -315,29 +339,121 @@ def test_a_new_partition_waits_until_the_group_has_handled_what_it_inherits() ->
 
 def test_shared_groups_have_all_partitions_and_no_owners() -> None:
     subject = after(created(), MemberJoined("orders", "s", SHARED, "a", "client", 30_000))
-    group = subject.groups["s"]
+    subject = after(subject, MemberJoined("orders", "s", SHARED, "b", "client", 30_000))
 
-    assert plan(subject, group) is None
-    assert [each.partition.partition_id for each in assignment_of(subject, group, "a").partitions] == [0, 1]
-    assert assignment_of(subject, group, "stranger").partitions == ()
+    assert plan(subject, subject.groups["s"]) is None
+    for session in ("a", "b"):
+        assert assigned(subject, "s", session) == [(0, 1, False), (1, 1, False)]
+    assert assigned(subject, "s", "stranger") == []
+
+
+@pytest.mark.parametrize("again", [EXCLUSIVE, SHARED])
+def test_a_shared_group_that_comes_again_is_given_no_epoch_of_before(again: ConsumeStrategy) -> None:
+    """Of whatever strategy it is then: brokers refuse what is older, and an epoch of the other strategy."""
+    subject = after(created(1), MemberJoined("orders", "s", SHARED, "a", "client", 30_000))
+    subject = after(subject, MemberLeft("orders", "s", "a"), GroupRemoved("orders", "s"))
+
+    subject = after(subject, MemberJoined("orders", "s", again, "a", "client", 30_000))
+    if again is EXCLUSIVE:
+        subject = after(subject, plan(subject, subject.groups["s"]))
+
+    assert assigned(subject, "s", "a") == [(0, 2, False)]
 
 
 def test_a_shared_group_drains_and_goes_on_with_what_inherits() -> None:
-    """Without owners: any member says so; only of what the group consumes now, and once."""
-    subject = after(created(), MemberJoined("orders", "s", SHARED, "a", "client", 30_000))
-    subject = after(
-        scaled(subject, 4), PartitionSealed("orders", 0, 10, 1), PartitionSealed("orders", 1, 7, 1)
-    )
-    for early in (Drained("orders", "s", 0, 0, 9), Drained("orders", "s", 2, 0, 10)):
+    """Without owners: any member says so, by the group's epoch; of what the group consumes now, and once."""
+    subject = sealed(after(created(), MemberJoined("orders", "s", SHARED, "a", "client", 30_000)), 4)
+    for wrong, text in (
+        (Drained("orders", "s", 0, 1, 9), "not drained at 9"),
+        (Drained("orders", "s", 2, 1, 10), "does not consume partition 2 by 1"),
+        (Drained("orders", "s", 0, 0, 10), "does not consume partition 0 by 0"),
+        (Drained("orders", "s", 0, 2, 10), "does not consume partition 0 by 2"),
+    ):
+        with pytest.raises(GuardFailed, match=text):
+            apply(subject, wrong)
+
+    subject = after(subject, Drained("orders", "s", 0, 1, 10))
+
+    assert assigned(subject, "s", "a") == [(0, 1, True), (1, 1, False), (2, 1, False), (3, 1, False)]
+    with pytest.raises(GuardFailed, match="drained partition 0 already"):
+        apply(subject, Drained("orders", "s", 0, 1, 10))
+
+
+# Copies for retry.
+
+
+def test_a_best_tried_partition_stays_with_its_owner_until_no_copies_for_retry_can_come() -> None:
+    """By the same epoch; what inherits does not wait for them."""
+    subject = drained_by_owners(sealed(consumed("a", order=BEST_TRIED), 1), 0, 1)
+    subject = after(subject, plan(subject, subject.groups["g"]))
+    assert assigned(subject, "g", "a") == [(0, 1, True), (1, 2, True), (2, 3, False)]
+    assert retirable(subject) == []
+    with pytest.raises(GuardFailed, match="drained partition 0 already"):
+        apply(subject, Drained("orders", "g", 0, 1, 10))
+    with pytest.raises(GuardFailed, match="not owned by epoch 2"):
+        apply(subject, RetriesFinished("orders", "g", 0, 2))
+    with pytest.raises(GuardFailed, match="not drained partition 2"):
+        apply(subject, RetriesFinished("orders", "g", 2, 3))
+    before = subject.groups["g"].version
+
+    subject = after(subject, RetriesFinished("orders", "g", 0, 1))
+
+    assert assigned(subject, "g", "a") == [(1, 2, True), (2, 3, False)]
+    assert subject.groups["g"].version == before + 1
+    assert plan(subject, subject.groups["g"]) is None
+    assert retirable(subject) == [PartitionRetired("orders", 0)]
+    with pytest.raises(GuardFailed, match="g have not finished"):
+        apply(subject, PartitionRetired("orders", 1))
+
+
+def test_a_shared_group_finishes_copies_for_retry_by_its_epoch() -> None:
+    """Under Strict as well: nothing is in order there, so what is not handled comes again as a copy."""
+    subject = sealed(after(created(1), MemberJoined("orders", "s", SHARED, "a", "client", 30_000)), 2)
+    for early in (RetriesFinished("orders", "s", 0, 1), RetriesFinished("orders", "s", 1, 1)):
         with pytest.raises(GuardFailed):
             apply(subject, early)
+    subject = after(subject, Drained("orders", "s", 0, 1, 10))
+    with pytest.raises(GuardFailed, match="does not consume partition 0 by 0"):
+        apply(subject, RetriesFinished("orders", "s", 0, 0))
 
-    subject = after(subject, Drained("orders", "s", 0, 0, 10))
+    subject = after(subject, RetriesFinished("orders", "s", 0, 1))
 
-    told = assignment_of(subject, subject.groups["s"], "a").partitions
-    assert [each.partition.partition_id for each in told] == [1, 2, 3]
-    with pytest.raises(GuardFailed, match="does not consume partition 0"):
-        apply(subject, Drained("orders", "s", 0, 0, 10))
+    assert assigned(subject, "s", "a") == [(1, 1, False), (2, 1, False)]
+    assert retirable(subject) == [PartitionRetired("orders", 0)]
+    with pytest.raises(GuardFailed, match="does not consume partition 0 by 1"):
+        apply(subject, RetriesFinished("orders", "s", 0, 1))
+
+
+def test_partitions_with_copies_for_retry_count_apart_from_others() -> None:
+    """Both kinds are spread evenly: who drains more than others gets new partitions like all."""
+    subject = sealed(consumed("a", "b", partitions=6, order=BEST_TRIED), 12)
+    assert owners(subject) == {0: "a", 1: "a", 2: "a", 3: "b", 4: "b", 5: "b"}
+
+    subject = drained_by_owners(subject, 0, 1, 2)
+    subject = after(subject, plan(subject, subject.groups["g"]))
+
+    ownerships = subject.groups["g"].ownerships
+    assert [number for number, each in ownerships.items() if each.revoked] == [2]
+    full = [each.session for number, each in ownerships.items() if number not in (0, 1, 2)]
+    assert sorted(full.count(session) for session in ("a", "b")) == [4, 5]
+
+    subject = after(subject, Released("orders", "g", 2, ownerships[2].epoch))
+    subject = after(subject, plan(subject, subject.groups["g"]))
+    assert [owners(subject)[number] for number in (0, 1, 2)] == ["a", "a", "b"]
+
+
+def test_copies_for_retry_go_to_another_member_when_their_owner_leaves() -> None:
+    """By a higher epoch; the group has drained the partition still."""
+    subject = drained_by_owners(sealed(consumed("a", partitions=1, order=BEST_TRIED), 2), 0)
+    subject = after(
+        subject,
+        MemberLeft("orders", "g", "a"),
+        MemberJoined("orders", "g", EXCLUSIVE, "b", "client", 30_000),
+    )
+
+    subject = after(subject, plan(subject, subject.groups["g"]))
+
+    assert assigned(subject, "g", "b") == [(0, 2, True), (1, 3, False), (2, 4, False)]
 
 
 def test_who_asks_for_a_subject_that_is_there_needs_no_broker_group_that_takes_sends() -> None:
