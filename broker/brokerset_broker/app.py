@@ -33,6 +33,7 @@ from brokerset_broker.requests.ordered_access import OrderedAccess
 from brokerset_broker.requests.ordered_claims import ClaimProcessor
 from brokerset_broker.requests.ordered_counters import OrderedCounters
 from brokerset_broker.requests.ordered_send_back import OrderedSendBackProcessor
+from brokerset_broker.requests.ordered_shared import SharedGroups, draw_start
 from brokerset_broker.requests.ordered_subjects import SubjectQueuesProcessor
 from brokerset_broker.requests.parked_pulls import ParkedPulls
 from brokerset_broker.requests.pull import PullProcessor
@@ -191,6 +192,7 @@ class Broker:
                         self.registrar.run(),
                         self._clients.run(),
                         self._lock_requests.run(),
+                        self._shared_groups.run(),
                         self._server.sweep_idle(),
                         self._persist_delays(),
                         self._keep_house(),
@@ -465,15 +467,6 @@ class Broker:
         subject_queues = SubjectQueuesProcessor(
             ordered=self.ordered, store=store, topics=topics, admission=admission, changes=changes
         )
-        claims = ClaimProcessor(
-            access=access, store=store, topics=topics, groups=groups, offsets=offsets,
-            parked_pulls=self.parked_pulls, admission=admission, changes=changes,
-            counters=self.ordered_counters,
-        )  # fmt: skip
-        pull = PullProcessor(
-            live=live, store=store, topics=topics, groups=groups, consumers=consumers, offsets=offsets,
-            parked_pulls=self.parked_pulls, admission=admission, stats=stats, access=access,
-        )  # fmt: skip
         send_back = SendBackProcessor(
             live=live, store=store, topics=topics, groups=groups, admission=admission, levels=self.levels,
             stats=stats, traffic=traffic,
@@ -481,6 +474,20 @@ class Broker:
         ordered_send_back = OrderedSendBackProcessor(
             access=access, copies=send_back.copies, store=store, topics=topics, groups=groups,
             admission=admission, changes=changes, stats=stats,
+        )  # fmt: skip
+        self._shared_groups = SharedGroups(
+            access=access, store=store, offsets=offsets, parked_pulls=self.parked_pulls, changes=changes,
+            counters=self.ordered_counters, send_back=ordered_send_back, clock=clock, draw_start=draw_start,
+        )  # fmt: skip
+        claims = ClaimProcessor(
+            access=access, store=store, topics=topics, groups=groups, offsets=offsets,
+            parked_pulls=self.parked_pulls, admission=admission, changes=changes,
+            counters=self.ordered_counters, shared=self._shared_groups,
+        )  # fmt: skip
+        pull = PullProcessor(
+            live=live, store=store, topics=topics, groups=groups, consumers=consumers, offsets=offsets,
+            parked_pulls=self.parked_pulls, admission=admission, stats=stats, access=access,
+            shared=self._shared_groups,
         )  # fmt: skip
         self._clients = ClientProcessor(
             live=live,

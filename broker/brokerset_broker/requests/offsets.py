@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,6 +27,7 @@ from brokerset_broker.tables.groups import GroupManager
 from brokerset_broker.tables.metadata.metadata_log import rejection
 from brokerset_broker.tables.metadata.records import Change, OffsetsPut, ResetsPut
 from brokerset_broker.tables.offsets import QUEUE_ID_MAX, OffsetManager
+from brokerset_broker.tables.ordered.values import ClaimKey, SharedAcksPut
 from brokerset_broker.tables.topics import TopicManager
 from brokerset_formats import fastjson
 from brokerset_protocol import headers
@@ -268,10 +269,17 @@ class OffsetProcessor:
                 for topic in topics
             }
             found = {key: queues for key, queues in found.items() if queues}
-            return [OffsetsPut(found)] if found else []
+            return [*self._without_acks(target, found), OffsetsPut(found)] if found else []
 
         await self._changes.change([f"offsets:{topic}@{target}" for topic in topics], decide)
         return command.reply()
+
+    def _without_acks(self, group: str, offsets: Mapping[str, Iterable[int]]) -> Sequence[Change]:
+        """A Shared group that goes on elsewhere consumes all from there, acknowledged before or not."""
+        acks = {} if self._access is None else self._access.ordered.state.shared_acks
+        queues = [ClaimKey(key.partition("@")[0], group, queue) for key in offsets for queue in offsets[key]]
+        gone = {key: () for key in queues if key in acks}
+        return [SharedAcksPut(gone)] if gone else []
 
     async def consumer_status(self, connection: Connection, command: Command) -> Command:
         """INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223): ask the group's clients how far they are (221)."""

@@ -14,9 +14,10 @@ from brokerset_broker.requests.ordered_counters import OrderedCounters
 from brokerset_broker.requests.ordered_parts import QueueReads
 from brokerset_broker.tables.locks import SESSION_LOCK_SECONDS, QueueLocks
 from brokerset_broker.tables.offsets import OffsetManager
-from brokerset_broker.tables.ordered.claims import ClaimKey, PullSession, Standing, standing
+from brokerset_broker.tables.ordered.claims import PullSession, Standing, standing
 from brokerset_broker.tables.ordered.ordered_tables import OrderedTables
-from brokerset_broker.tables.ordered.values import SESSION_SIZE_MAX
+from brokerset_broker.tables.ordered.shared_pulls import PullLog
+from brokerset_broker.tables.ordered.values import SESSION_SIZE_MAX, SHARED_SESSION, ClaimKey
 from brokerset_protocol.bodies.queues import MessageQueue
 from brokerset_protocol.codes import ResponseCode
 from brokerset_protocol.errors import Rejected
@@ -65,15 +66,20 @@ class OrderedAccess:
 
     # -- sessions -----------------------------------------------------------------------------------------
 
-    def owner(self, key: ClaimKey, epoch: int, session: str, request: str) -> PullSession:
-        """The pulls of a session that owns the queue, whose lock is renewed. Raises `Rejected`."""
-        pulls = self.ordered.claims.session(key)
+    def owner(self, key: ClaimKey, epoch: int, session: str, request: str) -> PullSession | PullLog:
+        """The pulls of a session that owns the queue, alone or with its Shared group; its lock is renewed.
+
+        Raises `Rejected`.
+        """
+        pulls = self.ordered.claims.session(key, session)
         match standing(self.ordered.fence(key), pulls, epoch, session):
             case Standing.STALE:
                 self._counters.fenced_request(request)
                 raise self._stale(key, epoch)
             case Standing.OWNER if pulls is not None:
                 self.lock(key, epoch, session)
+                if isinstance(pulls, PullLog):
+                    pulls.seen = self._clock.monotonic()
                 return pulls
             case _:
                 raise Rejected(
@@ -82,8 +88,11 @@ class OrderedAccess:
                 )
 
     def lock(self, key: ClaimKey, epoch: int, session: str) -> None:
-        """Lock the queue for a session, or renew its lock. Raises `Rejected` while a client has it."""
-        if not self._locks.claim(key.group, session, self.queue(key), epoch):
+        """Lock the queue for a session, or renew its lock. Raises `Rejected` while a client has it.
+
+        All sessions of a Shared group have one lock together: `session` is `SHARED_SESSION` then, or one.
+        """
+        if not self._locks.claim(key.group, self._locker(key, session), self.queue(key), epoch):
             raise Rejected(
                 ResponseCode.BROKERSET_QUEUE_LOCKED,
                 f"a RocketMQ client holds the lock of {key}: end that client, or wait until its lock ends",
@@ -91,7 +100,10 @@ class OrderedAccess:
 
     def unlock(self, key: ClaimKey, session: str) -> None:
         """Free the queue, if the session has it."""
-        self._locks.unlock(key.group, session, [self.queue(key)])
+        self._locks.unlock(key.group, self._locker(key, session), [self.queue(key)])
+
+    def _locker(self, key: ClaimKey, session: str) -> str:
+        return SHARED_SESSION if key in self.ordered.claims.shared else session
 
     def _stale(self, key: ClaimKey, epoch: int) -> Rejected:
         fence = self.ordered.fence(key)
@@ -104,7 +116,9 @@ class OrderedAccess:
 
     # -- pulls --------------------------------------------------------------------------------------------
 
-    def admit_pull(self, key: ClaimKey, queue_offset: int, ext: Mapping[str, str]) -> PullSession | None:
+    def admit_pull(
+        self, key: ClaimKey, queue_offset: int, ext: Mapping[str, str]
+    ) -> PullSession | PullLog | None:
         """Who pulls; None for a client without claim, or if a reset is to be told. Raises `Rejected`."""
         if PULL_EPOCH not in ext:
             self._check_plain(key, "pull")
@@ -116,11 +130,21 @@ class OrderedAccess:
                 f"broker {self._admission.name} is not the master: sessions pull from the master alone",
             )
         fence = self.ordered.fence(key)
-        if self._offsets.has_reset(key.group, key.topic, key.queue_id) and (
-            standing(fence, None, epoch, session) is not Standing.STALE
+        if (
+            not (fence is not None and fence.is_shared)
+            and self._offsets.has_reset(key.group, key.topic, key.queue_id)
+            and standing(fence, None, epoch, session) is not Standing.STALE
         ):
             return None
         pulls = self.owner(key, epoch, session, "pull")
+        if isinstance(pulls, PullLog):
+            if not pulls.start <= queue_offset <= pulls.end:
+                raise Rejected(
+                    ResponseCode.BROKERSET_OFFSET_OUT_OF_RANGE,
+                    f"the pull log of {key} has the sequences from {pulls.start} to {pulls.end}, and "
+                    f"not {queue_offset}: claim again, with pulledTo",
+                )
+            return pulls
         given_end = max(pulls.given_end, self.position(key))
         if queue_offset > given_end:
             raise Rejected(
@@ -140,11 +164,15 @@ class OrderedAccess:
             )
 
     def is_claimed(self, key: ClaimKey) -> bool:
-        """Whether a session has claimed the queue, and no client has locked it since."""
+        """Whether a session has claimed the queue, and no client has locked it since.
+
+        Of a Shared group some session is known; or may be, until all have claimed from a new master.
+        """
         fence = self.ordered.fence(key)
         return (
             fence is not None
             and not fence.released
+            and (not fence.is_shared or key in self.ordered.claims.shared or self._is_new_master())
             and not self._locks.held_by_client(key.group, self.queue(key))
         )
 
@@ -166,7 +194,10 @@ class OrderedAccess:
         fence = self.ordered.fence(ClaimKey(queue.topic, group, queue.queue_id))
         if fence is None or fence.released:
             return True
-        return self._clock.monotonic() - self._role_since > SESSION_LOCK_SECONDS
+        return not self._is_new_master()
+
+    def _is_new_master(self) -> bool:
+        return self._clock.monotonic() - self._role_since <= SESSION_LOCK_SECONDS
 
     def _role_changed(self) -> None:
         self._role_since = self._clock.monotonic()

@@ -18,14 +18,23 @@ from brokerset_broker.requests.changes import ChangeLog, topic_key
 from brokerset_broker.requests.ordered_access import OrderedAccess
 from brokerset_broker.requests.ordered_counters import OrderedCounters
 from brokerset_broker.requests.ordered_parts import QueueReads
+from brokerset_broker.requests.ordered_shared import SharedGroups
 from brokerset_broker.requests.parked_pulls import ParkedPulls
 from brokerset_broker.store.errors import PutStatus
 from brokerset_broker.tables.groups import GroupManager
 from brokerset_broker.tables.metadata.metadata_log import rejection
 from brokerset_broker.tables.metadata.records import Change, OffsetsPut, TopicsPut
 from brokerset_broker.tables.offsets import OffsetManager
-from brokerset_broker.tables.ordered.claims import AckVerdict, ClaimKey, decide_ack, may_claim
-from brokerset_broker.tables.ordered.values import SESSION_SIZE_MAX, Fence, FencesPut
+from brokerset_broker.tables.ordered.claims import AckVerdict, decide_ack, may_claim
+from brokerset_broker.tables.ordered.shared_pulls import PullLog
+from brokerset_broker.tables.ordered.values import (
+    SESSION_SIZE_MAX,
+    SHARED_SESSION,
+    ClaimKey,
+    Fence,
+    FencesPut,
+    SharedAcksPut,
+)
 from brokerset_broker.tables.topics import READ_WRITE, TopicManager
 from brokerset_formats.config import TopicConfig
 from brokerset_formats.names import check_group, is_retry_topic, split_ordered_retry_topic
@@ -65,7 +74,9 @@ class ClaimProcessor:
         admission: Admission,
         changes: ChangeLog,
         counters: OrderedCounters,
+        shared: SharedGroups,
     ) -> None:
+        self._shared = shared
         self._access = access
         self._ordered = access.ordered
         self._store = store
@@ -99,23 +110,26 @@ class ClaimProcessor:
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {key.group}"
             )
         fence = self._ordered.fence(key)
-        self._check_claim(key, fence, header)
+        wanted = _wanted_fence(header)
+        self._check_claim(key, fence, wanted, header.session)
+        if header.shared and self._shared.is_known(key, header):
+            return self._shared.repeat_claim(command, key, header)
         if fence is None and self._ordered.state.fence_count() >= FENCES_MAX:
             raise Rejected(
                 ResponseCode.SYSTEM_BUSY,
                 f"{FENCES_MAX} queues and groups have a fence here, which is the limit: delete subjects",
             )
-        self._access.lock(key, header.epoch, header.session)
-        self._ordered.claims.raise_fence(key, Fence(header.epoch, header.session))
+        self._access.lock(key, header.epoch, wanted.session)
+        self._ordered.claims.raise_fence(key, wanted)
         self._parked_pulls.wake_queue(key.topic, key.queue_id)
         return self._claim(command, key, header)
 
-    def _check_claim(self, key: ClaimKey, fence: Fence | None, header: ClaimQueue) -> None:
-        if not may_claim(fence, header.epoch, header.session):
+    def _check_claim(self, key: ClaimKey, fence: Fence | None, wanted: Fence, session: str) -> None:
+        if not may_claim(fence, wanted):
             self._counters.fenced_request("claim")
             raise Rejected(
                 ResponseCode.BROKERSET_STALE_EPOCH,
-                f"epoch {header.epoch} of session {header.session} cannot claim {key} (any more): "
+                f"epoch {wanted.epoch} of session {session} cannot claim {key} (any more): "
                 f"{0 if fence is None else fence.epoch} is the newest; ask the controllers",
             )
 
@@ -124,12 +138,14 @@ class ClaimProcessor:
         if self._wanted_retry_topic(key) is not None:
             keys.append(topic_key(key.topic))
         await self._changes.change(keys, partial(self._decide_claim, key, header))
-        self._check_claim(key, self._ordered.fence(key), header)
+        self._check_claim(key, self._ordered.fence(key), _wanted_fence(header), header.session)
         self._counters.claims += 1
         claims = self._ordered.claims
         # A reset that waits is told by this answer.
         reset = claims.was_reset(key) or self._offsets.has_reset(key.group, key.topic, key.queue_id)
         self._offsets.take_reset(key.group, key.topic, key.queue_id)
+        if header.shared:
+            return self._shared.answer_claim(command, key, header)
         position = self._access.position(key)
         end = self._store.queue_max(key.topic, key.queue_id)
         answer = ClaimQueueResponse(
@@ -156,7 +172,8 @@ class ClaimProcessor:
         those that get their numbers are not skipped.
         """
         self._check_queue(key)
-        self._check_claim(key, self._ordered.fence(key), header)
+        wanted = _wanted_fence(header)
+        self._check_claim(key, self._ordered.fence(key), wanted, header.session)
         changes: list[Change] = []
         name = f"{key.topic}@{key.group}"
         acknowledged = self._offsets.query(key.group, key.topic, key.queue_id)
@@ -167,10 +184,13 @@ class ClaimProcessor:
                 topic=key.topic, group=key.group, queue_id=key.queue_id, position=acknowledged, end=end,
             )  # fmt: skip
             changes.append(OffsetsPut({name: {key.queue_id: end}}))
+        acks = self._ordered.state.shared_acks.get(key, ())
+        if acks and acks[-1][1] > end:
+            changes.append(SharedAcksPut({key: tuple((a, min(b, end)) for a, b in acks if a < end)}))
         retry = self._wanted_retry_topic(key)
         if retry is not None:
             changes.append(TopicsPut((retry,)))
-        changes.append(FencesPut({name: {key.queue_id: Fence(header.epoch, header.session)}}))
+        changes.append(FencesPut({name: {key.queue_id: wanted}}))
         return changes
 
     def _wanted_retry_topic(self, key: ClaimKey) -> TopicConfig | None:
@@ -202,6 +222,8 @@ class ClaimProcessor:
             raise Rejected(
                 ResponseCode.BROKERSET_NOT_CLAIMED, f"the position of {key} was reset: claim it again"
             )
+        if isinstance(pulls, PullLog):
+            return self._shared.acknowledge(command, key, header, pulls)
         position = self._access.position(key)
         verdict = decide_ack(position, pulls.given_end, header.first, header.last)
         code, text = int(ResponseCode.SUCCESS), None
@@ -246,6 +268,9 @@ class ClaimProcessor:
         header = ReleaseQueue.from_ext(command.ext)
         key = self._key(header)
         fence = self._ordered.fence(key)
+        if fence == Fence(header.epoch, SHARED_SESSION):
+            self._shared.release(key, header.session)
+            return self._confirmed(self._offsets_confirmed(), self._released(command, key, released=True))
         if fence is None or (fence.epoch, fence.session) != (header.epoch, header.session):
             return self._confirmed(self._offsets_confirmed(), self._released(command, key, released=False))
         self._ordered.claims.raise_fence(key, fence._replace(released=True))
@@ -281,6 +306,8 @@ class ClaimProcessor:
         problem = check_group(header.consumer_group)
         if problem is None and not 0 < len(header.session) <= SESSION_SIZE_MAX:
             problem = f"session has 1 to {SESSION_SIZE_MAX} characters, not {len(header.session)}"
+        if problem is None and header.session == SHARED_SESSION:
+            problem = f"session={SHARED_SESSION}: that stands for all sessions of a group"
         if problem is None and header.epoch < 0:
             problem = f"epoch={header.epoch}: epochs are not negative"
         if problem is None and header.queue_id < 0:
@@ -309,6 +336,10 @@ def _subject(key: ClaimKey) -> str:
     """The subject whose queue, or whose group's retry queue, is meant; another topic is what it is."""
     split = split_ordered_retry_topic(key.topic)
     return split[1] if split is not None and split[0] == key.group else key.topic
+
+
+def _wanted_fence(header: ClaimQueue) -> Fence:
+    return Fence(header.epoch, SHARED_SESSION if header.shared else header.session)
 
 
 def _fence_key(key: ClaimKey) -> str:

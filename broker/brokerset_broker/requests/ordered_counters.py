@@ -25,6 +25,9 @@ class OrderedCounters:
     claims: int = 0
     """Claims that were confirmed."""
 
+    given_again: int = 0
+    """Messages that went to a session of a Shared group after another one had not acknowledged them."""
+
     fenced: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FENCED_REQUESTS, 0))
     """Requests of sessions that do not own the queue, or of clients that may not, by kind."""
 

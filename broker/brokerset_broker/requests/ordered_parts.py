@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from brokerset_broker.store.results import Appended, AppendedBatch
+from brokerset_broker.store.results import Appended, AppendedBatch, GetResult
 from brokerset_formats.batches import BatchItem
 
 
@@ -26,6 +26,21 @@ class QueueReads(Protocol):
 
     def read(self, offset: int, size: int | None = None) -> memoryview | None:
         """The record at an offset of the log; None if it is not there."""
+
+
+class MessageReads(QueueReads, Protocol):
+    """Queues as pulls read them."""
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        max_messages: int,
+        max_bytes: int,
+        codes: frozenset[int] | None = None,
+    ) -> GetResult:
+        """Messages from a queue offset on that may be read, with one of the tags codes."""
 
 
 class OrderedStore(QueueReads, Protocol):

@@ -20,7 +20,9 @@ from brokerset_broker.requests.statistics import BrokerStats
 from brokerset_broker.store.errors import PutStatus
 from brokerset_broker.tables.groups import GroupManager
 from brokerset_broker.tables.metadata.records import Change, TopicsPut
-from brokerset_broker.tables.ordered.claims import ClaimKey, PullSession
+from brokerset_broker.tables.ordered.claims import PullSession
+from brokerset_broker.tables.ordered.shared_pulls import PullLog
+from brokerset_broker.tables.ordered.values import ClaimKey
 from brokerset_broker.tables.topics import READ_WRITE, TopicManager
 from brokerset_formats.config import TopicConfig
 from brokerset_formats.names import check_group, check_topic, is_retry_topic, ordered_retry_topic
@@ -31,7 +33,10 @@ from brokerset_protocol.headers.ordered import SendBack
 from brokerset_runtime.remoting import Connection, Handler
 
 RECONSUME_TIMES_MAX: Final = 1_000
-"""Most tries that a session can ask for; RocketMQ's default is 16."""
+"""Most tries that a session can ask for."""
+
+RECONSUME_TIMES: Final = 16
+"""Tries of a message that a session has passed over, as RocketMQ's default."""
 
 
 class OrderedSendBackProcessor:
@@ -77,29 +82,51 @@ class OrderedSendBackProcessor:
         self._owner(key, header)
         return self._send_back(command, key, header)
 
-    def _owner(self, key: ClaimKey, header: SendBack) -> PullSession:
+    def _owner(self, key: ClaimKey, header: SendBack) -> PullSession | PullLog:
         pulls = self._access.owner(key, header.epoch, header.session, "send back")
-        if not self._store.queue_min(key.topic, key.queue_id) <= header.queue_offset < pulls.given_end:
+        is_there = self._store.queue_min(key.topic, key.queue_id) <= header.queue_offset
+        if not is_there or not pulls.has(header.queue_offset):
             raise Rejected(
                 ResponseCode.BROKERSET_OFFSET_OUT_OF_RANGE,
-                f"the session was given {key} up to {pulls.given_end}, and not {header.queue_offset}",
+                f"the session does not have message {header.queue_offset} of {key}, or it is gone",
             )
         return pulls
 
     async def _send_back(self, command: Command, key: ClaimKey, header: SendBack) -> Command:
-        topic = _retry_topic(key)
-        await self._changes.change([topic_key(topic)], lambda: self._decide_topic(key, topic))
+        await self.make_retry_topic(key)
         pulls = self._owner(key, header)  # it may have changed meanwhile
-        end = pulls.sent_back.get(header.queue_offset)
-        if end is None:
-            end = self._copy(key, header, topic)
-            pulls.note_copy(header.queue_offset, end)
-            self._stats.group_back(key.group, key.topic).messages += 1
+        end = self._copy_once(
+            key, pulls, header.queue_offset, dead=header.dead, times_max=header.max_reconsume_times
+        )
         status = await self._confirmed(end)
         if status is not PutStatus.PUT_OK:
             code = CODES.get(status, ResponseCode.SYSTEM_ERROR)
             raise Rejected(code, f"{status.value}: the copy is not confirmed; send the message back again")
         return command.reply()
+
+    async def make_retry_topic(self, key: ClaimKey) -> None:
+        """Return when the retry topic has a queue for copies of the group's messages of this queue."""
+        topic = _retry_topic(key)
+        await self._changes.change([topic_key(topic)], lambda: self._decide_topic(key, topic))
+
+    def copy_missing(self, key: ClaimKey, pulls: PullLog, queue_offset: int) -> None:
+        """Store a copy of a message that the session has passed over; none of one that is gone.
+
+        The retry topic is made; the caller waits until the copy is confirmed.
+        """
+        if self._store.unit(key.topic, key.queue_id, queue_offset) is not None:
+            self._copy_once(key, pulls, queue_offset, dead=False, times_max=RECONSUME_TIMES)
+
+    def _copy_once(
+        self, key: ClaimKey, pulls: PullSession | PullLog, queue_offset: int, *, dead: bool, times_max: int
+    ) -> int:
+        """The end of the copy in the log, which may be there already. Raises `Rejected`."""
+        end = pulls.sent_back.get(queue_offset)
+        if end is None:
+            end = self._copy(key, queue_offset, dead=dead, times_max=times_max)
+            pulls.note_copy(queue_offset, end)
+            self._stats.group_back(key.group, key.topic).messages += 1
+        return end
 
     def _decide_topic(self, key: ClaimKey, topic: str) -> Sequence[Change]:
         """The retry topic has a queue of this number, before a copy goes there."""
@@ -115,17 +142,17 @@ class OrderedSendBackProcessor:
         planned = self._topics.plan_update(TopicConfig(topic, queues, queues, READ_WRITE))
         return () if planned is None else (TopicsPut((planned,)),)
 
-    def _copy(self, key: ClaimKey, header: SendBack, topic: str) -> int:
-        unit = self._store.unit(key.topic, key.queue_id, header.queue_offset)
+    def _copy(self, key: ClaimKey, queue_offset: int, *, dead: bool, times_max: int) -> int:
+        unit = self._store.unit(key.topic, key.queue_id, queue_offset)
         if unit is None:
             raise Rejected(
                 ResponseCode.BROKERSET_OFFSET_OUT_OF_RANGE,
-                f"message {header.queue_offset} of {key} is not there any more",
+                f"message {queue_offset} of {key} is not there any more",
             )
         record = self._copies.read(unit[0])
-        if header.dead or record.reconsume_times >= header.max_reconsume_times:
+        if dead or record.reconsume_times >= times_max:
             return self._copies.dead_letter(record, key.group)
-        return self._copies.retry(record, 0, lambda: (topic, key.queue_id))
+        return self._copies.retry(record, 0, lambda: (_retry_topic(key), key.queue_id))
 
     async def _confirmed(self, end: int) -> PutStatus:
         when_durable = self._admission.when_durable

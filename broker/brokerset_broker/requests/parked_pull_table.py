@@ -87,11 +87,21 @@ class ParkedPullTable:
         if not self._by_slot:
             self._next_slot = now_ms // SLOT_MS
         parked.slot = slot
+        self._put(parked)
+        return True
+
+    def add_again(self, parked: ParkedPull, now_ms: int) -> bool:
+        """Keep a pull that was taken out until its old deadline; `False` when that is over, or it is full."""
+        if self._count >= self._max or parked.slot <= now_ms // SLOT_MS:
+            return False
+        self._put(parked)
+        return True
+
+    def _put(self, parked: ParkedPull) -> None:
         _put(self._by_key, parked.key, parked)
-        _put(self._by_slot, slot, parked)
+        _put(self._by_slot, parked.slot, parked)
         _put(self._by_owner, parked.owner, parked)
         self._count += 1
-        return True
 
     def arrived(self, key: Key, next_queue_offset: int, tags_code: int | None) -> list[ParkedPull]:
         """Take out the holds of one queue that want what has come."""

@@ -46,6 +46,10 @@ class ParkedPulls:
             self._arm()
         return True
 
+    def park_again(self, pull: ParkedPull) -> bool:
+        """Keep a pull that was woken for nothing; `False` when its time is over, so it must be answered."""
+        return not self._closed and self._table.add_again(pull, self._now_ms())
+
     def arrived(self, topic: str, queue_id: int, next_queue_offset: int, tags_code: int | None) -> None:
         """The store's messages below `next_queue_offset` of one queue can be read."""
         woken = self._table.arrived((topic, queue_id), next_queue_offset, tags_code)

@@ -8,6 +8,7 @@ from typing import Final
 from brokerset_broker.live_settings import LiveSettings
 from brokerset_broker.requests.admission import ENDS_TEXT, Admission
 from brokerset_broker.requests.ordered_access import OrderedAccess
+from brokerset_broker.requests.ordered_shared import SharedGroups, SharedRead
 from brokerset_broker.requests.parked_pull_table import ParkedPull
 from brokerset_broker.requests.parked_pulls import ParkedPulls
 from brokerset_broker.requests.replies import pull_reply
@@ -17,7 +18,9 @@ from brokerset_broker.store.results import GetResult, GetStatus
 from brokerset_broker.tables.consumers import ConsumerTable
 from brokerset_broker.tables.groups import GroupManager
 from brokerset_broker.tables.offsets import OffsetManager
-from brokerset_broker.tables.ordered.claims import ClaimKey, PullSession
+from brokerset_broker.tables.ordered.claims import PullSession
+from brokerset_broker.tables.ordered.shared_pulls import PullLog
+from brokerset_broker.tables.ordered.values import ClaimKey
 from brokerset_broker.tables.topics import TopicManager
 from brokerset_formats.config import SubscriptionGroupConfig, TopicConfig
 from brokerset_protocol.codes import RequestCode, ResponseCode
@@ -47,6 +50,9 @@ gets a chance to ask the master."""
 ENDS_PARK_MS: Final = 2_500
 """How long a pull that does not ask for long polling waits until a new master knows where its queues end;
 Java's clients give such a pull 10 s and more."""
+
+SHARED_PARK_MS: Final = 15_000
+"""Longest wait of a pull by a session of a Shared group: it is forgotten when it is silent for twice that."""
 
 FAQ: Final = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
@@ -96,6 +102,7 @@ class _Pull:
         "group_sys_flag",
         "messages_max",
         "owner",
+        "parked",
         "queue_id",
         "queue_offset",
         "topic",
@@ -116,8 +123,11 @@ class _Pull:
     broadcaster: str | None
     """Client id of a member of a broadcasting group, whose progress is watched."""
 
-    owner: PullSession | None
+    owner: PullSession | PullLog | None
     """The session of an ordered subject that pulls, and is noted what it was given."""
+
+    parked: ParkedPull
+    """Set for a session of a Shared group: it may be woken for what another session gets."""
 
 
 class PullProcessor:
@@ -136,9 +146,12 @@ class PullProcessor:
         admission: Admission,
         stats: BrokerStats,
         access: OrderedAccess | None = None,
+        shared: SharedGroups | None = None,
     ) -> None:
-        """`access` says who may pull from ordered subjects; without it there are none."""
+        """`access` says who may pull from ordered subjects, and `shared` gives to Shared groups; without them
+        there are none."""
         self._access = access
+        self._shared = shared
         self._store = store
         self._topics = topics
         self._groups = groups
@@ -198,6 +211,8 @@ class PullProcessor:
         pull.messages_max = min(messages_max, self._messages_max) if messages_max > 0 else 1
         bytes_text = ext.get("maxMsgBytes")
         pull.bytes_max = self._bytes_limit(bytes_text) if bytes_text else self._bytes_max
+        if isinstance(pull.owner, PullLog):
+            return self._pull_shared(pull, pull.owner, suspend_ms if sys_flag & FLAG_SUSPEND else 0)
         if sys_flag & FLAG_COMMIT_OFFSET:
             self._offsets.commit(
                 group, topic, queue_id, commit_offset, f"{connection.peer[0]}:{connection.peer[1]}"
@@ -270,6 +285,9 @@ class PullProcessor:
                 self._stats.missed()
                 pull.connection.answer(pull.command.reply(rejected.code, rejected.remark))
                 return
+            if isinstance(pull.owner, PullLog):
+                self._resume_shared(pull, pull.owner)
+                return
         reset = self._offsets.take_reset(pull.group, pull.topic, pull.queue_id)
         if reset is not None:
             pull.connection.answer(self._reset_reply(pull, reset))
@@ -286,6 +304,60 @@ class PullProcessor:
         else:
             refusal = self._ends_unknown()
             pull.connection.answer(pull.command.reply(refusal.code, refusal.remark))
+
+    # -- Shared groups ------------------------------------------------------------------------------------
+
+    def _pull_shared(self, pull: _Pull, log: PullLog, suspend_ms: int) -> Reply:
+        found = self._read_shared(pull, log)
+        if found.code == ResponseCode.PULL_NOT_FOUND and suspend_ms > 0 and not pull.command.is_oneway:
+            pull.parked = ParkedPull(
+                pull.topic,
+                pull.queue_id,
+                log.queue.next_new,
+                pull.codes,
+                pull.connection,
+                partial(self._resume, pull),
+            )
+            if self._parked_pulls.park(
+                pull.parked, min(suspend_ms, self._park_ms or suspend_ms, SHARED_PARK_MS)
+            ):
+                return DEFERRED
+        return self._shared_reply(pull, log, found)
+
+    def _resume_shared(self, pull: _Pull, log: PullLog) -> None:
+        found = self._read_shared(pull, log)
+        if found.code == ResponseCode.PULL_NOT_FOUND:
+            pull.parked.queue_offset = log.queue.next_new
+            if self._parked_pulls.park_again(pull.parked):
+                return
+        pull.connection.answer(self._shared_reply(pull, log, found))
+
+    def _read_shared(self, pull: _Pull, log: PullLog) -> SharedRead:
+        assert self._shared is not None, "who has a pull log has got it there"
+        key = ClaimKey(pull.topic, pull.group, pull.queue_id)
+        return self._shared.read(key, log, pull.queue_offset, pull.messages_max, pull.bytes_max, pull.codes)
+
+    def _shared_reply(self, pull: _Pull, log: PullLog, found: SharedRead) -> bytes:
+        """Offsets are pull sequences, but for the end of the queue and the group's position."""
+        if found.count:
+            self._stats.got(pull.group, pull.topic, found.count, found.size)
+            self._watch(pull, log.queue.next_new)
+        else:
+            self._stats.missed()
+        return pull_reply(
+            pull.command,
+            found.code,
+            found.status.value,
+            suggested_broker_id=0,
+            next_offset=found.next_sequence,
+            min_offset=log.position,
+            max_offset=self._store.queue_max(pull.topic, pull.queue_id),
+            topic_sys_flag=pull.topic_sys_flag,
+            group_sys_flag=pull.group_sys_flag,
+            parts=found.parts,
+            size=found.size,
+            group_position=log.queue.confirmed_position,
+        )
 
     # -- checks -------------------------------------------------------------------------------------------
 

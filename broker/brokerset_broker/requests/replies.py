@@ -10,6 +10,7 @@ import orjson
 
 from brokerset_protocol.codes import LANGUAGE_NAMES, Language
 from brokerset_protocol.commands import PROTOCOL_VERSION, Command, encode
+from brokerset_protocol.headers.ordered import PULL_GROUP_POSITION
 
 _prefix = struct.Struct(">II").pack
 
@@ -115,9 +116,10 @@ def pull_reply(
     group_sys_flag: int,
     parts: Sequence[memoryview],
     size: int,
+    group_position: int | None = None,
 ) -> bytes:
     """The whole frame of an answer to a pull; `parts` are records, `size` bytes together."""
-    if command.binary:
+    if command.binary or group_position is not None:
         ext = {
             "suggestWhichBrokerId": str(suggested_broker_id),
             "groupSysFlag": str(group_sys_flag),
@@ -126,6 +128,8 @@ def pull_reply(
             "minOffset": str(min_offset),
             "topicSysFlag": str(topic_sys_flag),
         }
+        if group_position is not None:
+            ext[PULL_GROUP_POSITION] = str(group_position)
         return encode(command.reply(code, remark, ext=ext, body=b"".join(parts)))
     header = (
         _PULL_JSON

@@ -6,6 +6,7 @@ Nothing is confirmed before a test says so, so that a master can end between an 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from brokerset_broker.requests.ordered_access import OrderedAccess
 from brokerset_broker.requests.ordered_claims import ClaimProcessor
 from brokerset_broker.requests.ordered_counters import OrderedCounters
 from brokerset_broker.requests.ordered_send_back import OrderedSendBackProcessor
+from brokerset_broker.requests.ordered_shared import SharedGroups
 from brokerset_broker.requests.ordered_subjects import SubjectQueuesProcessor
 from brokerset_broker.requests.parked_pulls import ParkedPulls
 from brokerset_broker.requests.pull import PullProcessor
@@ -175,6 +177,15 @@ class OrderedBroker:
             live=live, store=store, topics=topics, groups=groups, admission=admission, levels=levels,
             stats=stats, traffic=traffic,
         )  # fmt: skip
+        send_back = OrderedSendBackProcessor(
+            access=self.access, copies=back.copies, store=store, topics=topics, groups=groups,
+            admission=admission, changes=changes, stats=stats,
+        )  # fmt: skip
+        starts = itertools.count(1 << 20, 1 << 20)
+        self.shared = SharedGroups(
+            access=self.access, store=store, offsets=offsets, parked_pulls=self.parked, changes=changes,
+            counters=self.counters, send_back=send_back, clock=clock, draw_start=lambda: next(starts),
+        )  # fmt: skip
         self.handlers: dict[int, Any] = {}
         for processor in (
             self.sends,
@@ -184,15 +195,14 @@ class OrderedBroker:
             ClaimProcessor(
                 access=self.access, store=store, topics=topics, groups=groups, offsets=offsets,
                 parked_pulls=self.parked, admission=admission, changes=changes, counters=self.counters,
+                shared=self.shared,
             ),
             PullProcessor(
                 live=live, store=store, topics=topics, groups=groups, consumers=consumers, offsets=offsets,
                 parked_pulls=self.parked, admission=admission, stats=stats, access=self.access,
+                shared=self.shared,
             ),
-            OrderedSendBackProcessor(
-                access=self.access, copies=back.copies, store=store, topics=topics, groups=groups,
-                admission=admission, changes=changes, stats=stats,
-            ),
+            send_back,
             OffsetProcessor(
                 live=live, admission=admission, store=StoreQueries(store), topics=topics, groups=groups,
                 offsets=offsets, consumers=consumers, changes=changes, access=self.access,

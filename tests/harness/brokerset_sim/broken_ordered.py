@@ -92,13 +92,13 @@ def rewritten(function: Any, *changes: tuple[str, str]) -> Any:
 def _epoch_unchecked(request: str) -> list[Patch]:
     checked = OrderedAccess.owner
 
-    def owner(self: OrderedAccess, key: Any, epoch: int, session: str, what: str) -> PullSession:
+    def owner(self: OrderedAccess, key: Any, epoch: int, session: str, what: str) -> Any:
         if what != request:
             return checked(self, key, epoch, session, what)
         fence = self.ordered.fence(key)
         if fence is None or epoch >= fence.epoch:
             return checked(self, key, epoch, session, what)
-        return self.ordered.claims.session(key) or PullSession(epoch, session, 1 << 40)
+        return self.ordered.claims.session(key, session) or PullSession(epoch, session, 1 << 40)
 
     def admits(fence: Any, pulls: Any, epoch: int, session: str) -> Standing:
         return Standing.OWNER

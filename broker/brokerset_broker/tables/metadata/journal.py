@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from brokerset_broker.tables.metadata.records import OffsetsPut
+from brokerset_broker.tables.ordered.values import ClaimKey, Ranges, SharedAcksPut
 
 
 class Journal:
@@ -13,18 +14,19 @@ class Journal:
     Its size is bounded by the tables that it is about: it holds no key that they do not have.
     """
 
-    __slots__ = ("_offsets", "_taken", "delay")
+    __slots__ = ("_acks", "_offsets", "_taken", "delay")
 
     def __init__(self) -> None:
         self._offsets: dict[str, dict[int, None]] = {}
         self._taken: dict[str, dict[int, None]] = {}
+        self._acks: dict[ClaimKey, None] = {}
         self.delay: Mapping[int, int] = {}
         """Delay progress as it was written last."""
 
     @property
     def has_offsets(self) -> bool:
-        """Whether offsets, or resets that consumers were told, wait for their record."""
-        return bool(self._offsets or self._taken)
+        """Whether offsets, resets that consumers were told, or acks of Shared groups wait for a record."""
+        return bool(self._offsets or self._taken or self._acks)
 
     def offset_changed(self, key: str, queue_id: int) -> None:
         """An offset of `topic@group` was committed."""
@@ -39,7 +41,7 @@ class Journal:
 
     def take_offsets(self, offsets: Mapping[str, Mapping[int, int]]) -> OffsetsPut | None:
         """What waits, with the values that `offsets` has now; nothing waits any more."""
-        if not self.has_offsets:
+        if not self._offsets and not self._taken:
             return None
         found: dict[str, dict[int, int]] = {}
         for key, queues in self._offsets.items():
@@ -50,6 +52,18 @@ class Journal:
         self._offsets, self._taken = {}, {}
         return OffsetsPut(found, taken) if found or taken else None
 
+    def acks_changed(self, key: ClaimKey) -> None:
+        """A Shared group has acknowledged messages above its position, or has closed gaps."""
+        self._acks[key] = None
+
+    def take_acks(self, acks: Mapping[ClaimKey, Ranges]) -> SharedAcksPut | None:
+        """What waits, with the values that `acks` has now; nothing waits any more."""
+        if not self._acks:
+            return None
+        found = {key: acks.get(key, ()) for key in self._acks}
+        self._acks = {}
+        return SharedAcksPut(found)
+
     def clear(self) -> None:
         """Forget everything: this broker leads no more."""
-        self._offsets, self._taken, self.delay = {}, {}, {}
+        self._offsets, self._taken, self._acks, self.delay = {}, {}, {}, {}

@@ -239,7 +239,7 @@ class MetadataLog:
         tables = self._tables
         tables.release_all()
         tables.freeze(False)
-        tables.offsets.journal = self._journal
+        tables.offsets.journal = tables.ordered.journal = self._journal
         tables.groups.on_created = self._group_created
         tables.topics.on_created = self._topic_created
         tables.topics.change_later = self._change_later
@@ -260,7 +260,7 @@ class MetadataLog:
         self._leading = False
         tables = self._tables
         tables.freeze(True)
-        tables.offsets.journal = None
+        tables.offsets.journal = tables.ordered.journal = None
         tables.groups.on_created = None
         tables.topics.on_created = tables.topics.change_later = None
         tables.release_all()
@@ -476,7 +476,21 @@ class MetadataLog:
             self._new_groups.clear()
 
     def _flush_offsets(self) -> bool:
-        """Whether all offsets have a record now."""
+        """Whether all offsets have a record now, and what Shared groups have acknowledged above them.
+
+        A range that a group's position has passed is not in its record any more: so offsets come first.
+        """
+        return self._flush_positions() and self._flush_acks()
+
+    def _flush_acks(self) -> bool:
+        acks = self._journal.take_acks(self._tables.ordered.state.shared_acks)
+        if acks is None or self._append_own(acks) is not None:
+            return True
+        for key in acks.acks:
+            self._journal.acks_changed(key)
+        return False
+
+    def _flush_positions(self) -> bool:
         batch = self._journal.take_offsets(self._tables.offsets.replicated)
         if batch is None:
             return True

@@ -18,9 +18,12 @@ from brokerset_broker.tables.ordered.state import changes_of
 from brokerset_broker.tables.ordered.values import (
     FencesPut,
     ProducersPut,
+    SharedAcksPut,
     SubjectsPut,
+    claim_name,
     fences_to_json,
     part_to_json,
+    ranges_to_json,
     subject_to_json,
 )
 from brokerset_formats.config import SubscriptionGroupConfig, TopicConfig, fields
@@ -61,6 +64,7 @@ class Kind(IntEnum):
     SUBJECTS = 10
     FENCES = 11
     PRODUCERS = 12
+    SHARED_ACKS = 13
     SNAPSHOT_BEGIN = 16
     SNAPSHOT_CHUNK = 17
     SNAPSHOT_END = 18
@@ -149,6 +153,7 @@ Change = (
     | SubjectsPut
     | FencesPut
     | ProducersPut
+    | SharedAcksPut
 )
 
 
@@ -251,6 +256,9 @@ def encode(change: Change | SnapshotBegin | SnapshotEnd) -> list[tuple[Kind, byt
         case ProducersPut():
             producers = [(key, part_to_json(part)) for key, part in change.queues.items()]
             return _maps(Kind.PRODUCERS, "producers", producers)
+        case SharedAcksPut():
+            acks = [(claim_name(claim), ranges_to_json(ranges)) for claim, ranges in change.acks.items()]
+            return _maps(Kind.SHARED_ACKS, "sharedAcks", acks)
         case SnapshotBegin():
             return [_one(Kind.SNAPSHOT_BEGIN, {"epoch": change.epoch, "from": change.replay_from})]
         case SnapshotEnd():
@@ -383,7 +391,7 @@ def _decode(kind: Kind, found: Mapping[str, object]) -> Entry:
             return OffsetsRemoved(_names(found, "groups"))
         case Kind.DELAY:
             return DelayPut(fields.integer_map(fields.get_object(found, "levels"), "levels"))
-        case Kind.SUBJECTS | Kind.FENCES | Kind.PRODUCERS:
+        case Kind.SUBJECTS | Kind.FENCES | Kind.PRODUCERS | Kind.SHARED_ACKS:
             changes = changes_of(found)
             if len(changes) != 1:
                 raise FormatError(f"a record of kind {kind.name} without its section")

@@ -25,7 +25,7 @@ from brokerset_broker.tables.metadata.records import (
     TopicsPut,
 )
 from brokerset_broker.tables.ordered.state import OrderedState
-from brokerset_broker.tables.ordered.values import FencesPut, ProducersPut, SubjectsPut
+from brokerset_broker.tables.ordered.values import FencesPut, ProducersPut, SharedAcksPut, SubjectsPut
 from brokerset_formats.config import SubscriptionGroupConfig, TopicConfig, fields
 
 CHUNK_BYTES_MAX: Final = 256 * 1024
@@ -85,11 +85,13 @@ class MetadataState:
                 for key, queues in change.resets.items():
                     self.offsets.setdefault(key, {}).update(queues)
                     self.resets.setdefault(key, {}).update(queues)
+                self.ordered.offsets_reset(change.resets)
             case OffsetsRemoved():
                 self._forget(lambda _topic, group: group in change.groups)
+                self.ordered.forget_acks(lambda key: key.group in change.groups)
             case DelayPut():
                 self.delay.update(change.levels)
-            case SubjectsPut() | FencesPut() | ProducersPut():
+            case SubjectsPut() | FencesPut() | ProducersPut() | SharedAcksPut():
                 self.ordered.apply(change)
 
     def _take_resets(self, key: str, queues: Iterable[int]) -> None:

@@ -22,7 +22,7 @@ from brokerset_broker.tables.metadata.records import (
 from brokerset_broker.tables.metadata.snapshot import ChunkPacker, MetadataState
 from brokerset_broker.tables.offsets import OffsetManager, is_replicated
 from brokerset_broker.tables.ordered.ordered_tables import OrderedTables
-from brokerset_broker.tables.ordered.values import FencesPut, ProducersPut, SubjectsPut
+from brokerset_broker.tables.ordered.values import FencesPut, ProducersPut, SharedAcksPut, SubjectsPut
 from brokerset_broker.tables.topics import TopicManager
 from brokerset_formats.config import DelayOffsets
 
@@ -115,16 +115,16 @@ class Tables:
             case ResetsPut():
                 self.release(change)
                 offsets.put_resets(change.resets)
-                self.ordered.offsets_set(change.resets)
+                self.ordered.offsets_reset(change.resets)
                 self._tell_resets(change)
             case OffsetsRemoved():
                 self.release(change)
                 for name in change.groups:
                     offsets.forget_group(name)
-                    self.ordered.claims.forget_group(name)
+                    self.ordered.forget_group(name)
             case DelayPut():
                 self.delay.put(change.levels)
-            case SubjectsPut() | FencesPut() | ProducersPut():
+            case SubjectsPut() | FencesPut() | ProducersPut() | SharedAcksPut():
                 self.ordered.apply(change)
 
     def _tell_resets(self, change: ResetsPut) -> None:

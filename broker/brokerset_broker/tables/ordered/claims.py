@@ -6,25 +6,15 @@ the master a session claims again. All of it goes with the role.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Any, Final
 
-from brokerset_broker.tables.ordered.values import Fence
+from brokerset_broker.tables.ordered.shared_pulls import PullLog, SharedQueue
+from brokerset_broker.tables.ordered.values import SHARED_SESSION, ClaimKey, Fence
 
 SENT_BACK_MAX: Final = 4_096
 """Copies for retry that a session is remembered to have asked for; then one may come twice."""
-
-
-class ClaimKey(NamedTuple):
-    """A queue and the group that consumes it."""
-
-    topic: str
-    group: str
-    queue_id: int
-
-    def __str__(self) -> str:
-        return f"queue {self.queue_id} of {self.topic} for group {self.group}"
 
 
 class PullSession:
@@ -45,6 +35,10 @@ class PullSession:
         """It has everything below, or was told that there is nothing for it."""
         self.given_end = max(self.given_end, next_queue_offset)
 
+    def has(self, queue_offset: int) -> bool:
+        """Whether it was given a message."""
+        return queue_offset < self.given_end
+
     def note_copy(self, queue_offset: int, end: int) -> None:
         """A copy of a message was stored for retry, up to `end` of the log."""
         while len(self.sent_back) >= SENT_BACK_MAX:
@@ -64,17 +58,20 @@ class Standing(Enum):
 class Claims:
     """The claims of all queues of a master."""
 
-    __slots__ = ("_reset", "_sessions", "raised")
+    __slots__ = ("_reset", "_sessions", "raised", "shared")
 
     def __init__(self) -> None:
         self.raised: dict[ClaimKey, Fence] = {}
         """Fences on their way to the table."""
 
+        self.shared: dict[ClaimKey, SharedQueue] = {}
+        """Queues with pull logs of Shared groups."""
+
         self._sessions: dict[ClaimKey, PullSession] = {}
         self._reset: dict[ClaimKey, None] = {}
 
     def __len__(self) -> int:
-        return len(self._sessions)
+        return len(self._sessions) + sum(len(queue.logs) for queue in self.shared.values())
 
     def fence(self, key: ClaimKey, confirmed: Fence | None) -> Fence | None:
         """The fence that counts: the confirmed one, or one that is on its way there."""
@@ -89,6 +86,9 @@ class Claims:
         known = self._sessions.get(key)
         if known is not None and (fence.released or (known.epoch, known.session) != fence[:2]):
             del self._sessions[key]
+        queue = self.shared.get(key)
+        if queue is not None and not (fence.is_shared and fence.epoch == queue.epoch):
+            del self.shared[key]
 
     def confirmed(self, key: ClaimKey, fence: Fence) -> None:
         """The table has the fence now."""
@@ -96,9 +96,10 @@ class Claims:
         if raised is not None and not raised.overtakes(fence):
             del self.raised[key]
 
-    def session(self, key: ClaimKey) -> PullSession | None:
-        """Who pulls the queue now."""
-        return self._sessions.get(key)
+    def session(self, key: ClaimKey, session: str) -> PullSession | PullLog | None:
+        """The pulls of who owns the queue now, or of one session of a Shared group."""
+        queue = self.shared.get(key)
+        return self._sessions.get(key) if queue is None else queue.logs.get(session)
 
     def begin(self, key: ClaimKey, epoch: int, session: str, given_end: int) -> PullSession:
         """The claim of a session is confirmed: it pulls from now on. Repeated, it keeps what it was given."""
@@ -119,39 +120,44 @@ class Claims:
         for queue_id in queues:
             key = ClaimKey(topic, group, queue_id)
             self._sessions.pop(key, None)
+            self.shared.pop(key, None)
             self._reset[key] = None
 
     def forget_group(self, group: str) -> None:
         """The offsets of a group are gone."""
-        for key in [key for key in self._sessions if key.group == group]:
+        for key in [key for key in (*self._sessions, *self.shared) if key.group == group]:
             self.offsets_set(key.topic, group, (key.queue_id,))
 
     def forget_topic(self, topic: str) -> None:
         """The topic was deleted."""
-        for key in [key for key in (*self.raised, *self._sessions, *self._reset) if key.topic == topic]:
-            self.raised.pop(key, None)
-            self._sessions.pop(key, None)
-            self._reset.pop(key, None)
+        self._forget(lambda key: key.topic == topic)
+
+    def _forget(self, gone: Callable[[ClaimKey], bool]) -> None:
+        tables: tuple[dict[ClaimKey, Any], ...] = (self.raised, self._sessions, self.shared, self._reset)
+        for table in tables:
+            for key in [key for key in table if gone(key)]:
+                del table[key]
 
     def clear(self) -> None:
         """This broker leads no more, or begins to lead."""
         self.raised.clear()
         self._sessions.clear()
+        self.shared.clear()
         self._reset.clear()
 
 
-def standing(fence: Fence | None, pulls: PullSession | None, epoch: int, session: str) -> Standing:
+def standing(fence: Fence | None, pulls: PullSession | PullLog | None, epoch: int, session: str) -> Standing:
     """What a session with an epoch is to a queue with a fence."""
     if fence is None or epoch > fence.epoch:
         return Standing.NOT_CLAIMED
-    if epoch < fence.epoch or session != fence.session or fence.released:
+    if epoch < fence.epoch or fence.session not in (session, SHARED_SESSION) or fence.released:
         return Standing.STALE
     return Standing.OWNER if pulls is not None else Standing.NOT_CLAIMED
 
 
-def may_claim(fence: Fence | None, epoch: int, session: str) -> bool:
-    """Whether a session may claim a queue with a fence: its epoch is newer, or it repeats its claim."""
-    return fence is None or epoch > fence.epoch or fence == Fence(epoch, session)
+def may_claim(fence: Fence | None, wanted: Fence) -> bool:
+    """Whether a queue with a fence may get another one: its epoch is newer, or the claim is repeated."""
+    return fence is None or wanted.epoch > fence.epoch or fence == wanted
 
 
 class AckVerdict(Enum):

@@ -11,14 +11,17 @@ from pathlib import Path
 import structlog
 
 from brokerset_broker.tables.config_files import ConfigFile
-from brokerset_broker.tables.ordered.claims import ClaimKey, Claims
+from brokerset_broker.tables.metadata.journal import Journal
+from brokerset_broker.tables.ordered.claims import Claims
 from brokerset_broker.tables.ordered.live_producers import LiveProducers
 from brokerset_broker.tables.ordered.state import OrderedState
 from brokerset_broker.tables.ordered.values import (
+    ClaimKey,
     Fence,
     FencesPut,
     OrderedChange,
     OrderedQueue,
+    Ranges,
     Subject,
     SubjectsPut,
 )
@@ -45,6 +48,9 @@ class OrderedTables:
 
         self.on_role_change: Callable[[], object] | None = None
         """Called when this broker begins to lead, or ends."""
+
+        self.journal: Journal | None = None
+        """Notes what Shared groups have acknowledged, for the log."""
 
         self._file = None if path is None else ConfigFile(path, self._encoder)
 
@@ -151,6 +157,25 @@ class OrderedTables:
             fenced = self.state.fences.get(topic, {}).get(group)
             if fenced:
                 self.claims.offsets_set(topic, group, [queue for queue in queues if queue in fenced])
+
+    def offsets_reset(self, resets: Mapping[str, Iterable[int]]) -> None:
+        """An administrator has set offsets of `topic@group`: what lies behind them is consumed again."""
+        self.state.offsets_reset(resets)
+        self.offsets_set(resets)
+
+    def forget_group(self, group: str) -> None:
+        """The offsets of a group are gone."""
+        self.state.forget_acks(lambda key: key.group == group)
+        self.claims.forget_group(group)
+        self._touch()
+
+    def acknowledged(self, key: ClaimKey, ranges: Ranges) -> None:
+        """What a Shared group has acknowledged above its position: counts at once, is written later."""
+        if ranges != self.state.shared_acks.get(key, ()):
+            self.state.put_acks(key, ranges)
+            if self.journal is not None:
+                self.journal.acks_changed(key)
+            self._touch()
 
     def take_over(self, state: OrderedState) -> None:
         """Become `state`, a snapshot's."""

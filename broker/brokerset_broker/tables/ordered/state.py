@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
 from brokerset_broker.tables.ordered.values import (
+    ClaimKey,
     Fence,
     FencesPut,
     OrderedChange,
     ProducersPart,
     ProducersPut,
     ProducerState,
+    Ranges,
+    SharedAcksPut,
     Subject,
     SubjectsPut,
+    claim_key,
+    claim_name,
     fences_of,
     fences_to_json,
     part_of,
     part_to_json,
     queue_key,
+    ranges_of,
+    ranges_to_json,
     split_queue_key,
     subject_of,
     subject_to_json,
@@ -46,7 +53,7 @@ class QueueProducers:
 
 @dataclass(slots=True)
 class OrderedState:
-    """Subjects, fences and producers of one broker group."""
+    """Subjects, fences, producers, and what Shared groups have acknowledged, of one broker group."""
 
     subjects: dict[str, Subject] = field(default_factory=dict)
     fences: dict[str, dict[str, dict[int, Fence]]] = field(default_factory=dict)
@@ -54,6 +61,9 @@ class OrderedState:
 
     producers: dict[str, dict[int, QueueProducers]] = field(default_factory=dict)
     """Topic -> queue id."""
+
+    shared_acks: dict[ClaimKey, Ranges] = field(default_factory=dict)
+    """Above the groups' positions; there may be parts below, which mean nothing."""
 
     def apply(self, change: OrderedChange) -> None:
         """Change the state; never fails, and doing it twice is doing it once."""
@@ -72,12 +82,35 @@ class OrderedState:
                     topic, queue_id = split_queue_key(key)
                     queues_of = self.producers.setdefault(topic, {})
                     queues_of.setdefault(queue_id, QueueProducers()).apply(part)
+            case SharedAcksPut():
+                for claim, ranges in change.acks.items():
+                    self.put_acks(claim, ranges)
+
+    def put_acks(self, key: ClaimKey, ranges: Ranges) -> None:
+        """All that a Shared group has acknowledged of a queue above its position."""
+        if ranges:
+            self.shared_acks[key] = ranges
+        else:
+            self.shared_acks.pop(key, None)
+
+    def forget_acks(self, gone: Callable[[ClaimKey], bool]) -> None:
+        """The groups go on at their positions, and consume all that follows."""
+        for key in [key for key in self.shared_acks if gone(key)]:
+            del self.shared_acks[key]
+
+    def offsets_reset(self, resets: Mapping[str, Iterable[int]]) -> None:
+        """Offsets of `topic@group` were set from outside."""
+        for name, queues in resets.items():
+            topic, _, group = name.partition("@")
+            for queue_id in queues:
+                self.shared_acks.pop(ClaimKey(topic, group, queue_id), None)
 
     def forget_topic(self, topic: str) -> None:
         """The topic was deleted."""
         self.subjects.pop(topic, None)
         self.fences.pop(topic, None)
         self.producers.pop(topic, None)
+        self.forget_acks(lambda key: key.topic == topic)
 
     def fence(self, topic: str, group: str, queue_id: int) -> Fence | None:
         """The fence of a queue for a group, as confirmed."""
@@ -107,6 +140,7 @@ class OrderedState:
                 }
                 for topic, queues in self.producers.items()
             },
+            dict(self.shared_acks),
         )
 
     # -- sections of snapshots, and of the file -----------------------------------------------------------
@@ -121,6 +155,8 @@ class OrderedState:
         for topic, queues in list(self.producers.items()):
             for queue_id in list(queues):
                 yield "producers", queue_key(topic, queue_id), partial(self._part, topic, queue_id)
+        for key in list(self.shared_acks):
+            yield "sharedAcks", claim_name(key), partial(self._acks, key)
 
     def _subject(self, topic: str) -> object | None:
         subject = self.subjects.get(topic)
@@ -134,6 +170,10 @@ class OrderedState:
         queue = self.producers.get(topic, {}).get(queue_id)
         return None if queue is None else part_to_json(ProducersPart(queue.complete_to, queue.producers))
 
+    def _acks(self, key: ClaimKey) -> object | None:
+        ranges = self.shared_acks.get(key)
+        return ranges_to_json(ranges) if ranges else None
+
     def add_sections(self, found: Mapping[str, object]) -> None:
         """Add what a chunk or the file has. Raises FormatError."""
         for change in changes_of(found):
@@ -141,9 +181,9 @@ class OrderedState:
 
     def to_json(self) -> dict[str, object]:
         """All sections."""
-        sections: dict[str, dict[str, object]] = {"subjects": {}, "fences": {}, "producers": {}}
+        sections: dict[str, dict[str, object]] = {}
         for section, key, value in self.entries():
-            sections[section][key] = value()
+            sections.setdefault(section, {})[key] = value()
         return {**sections}
 
 
@@ -162,4 +202,7 @@ def changes_of(found: Mapping[str, object]) -> list[OrderedChange]:
         for key in parts:
             split_queue_key(key)
         changes.append(ProducersPut(parts))
+    if "sharedAcks" in found:
+        items = fields.get_object(found, "sharedAcks").items()
+        changes.append(SharedAcksPut({claim_key(key): ranges_of(value, key) for key, value in items}))
     return changes

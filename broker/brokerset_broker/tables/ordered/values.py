@@ -19,6 +19,23 @@ NO_END: Final = -1
 SESSION_SIZE_MAX: Final = 128
 """Characters of a session."""
 
+SHARED_SESSION: Final = "*"
+"""Stands in fences and locks for all sessions of a Shared group; no session has this name."""
+
+Ranges = tuple[tuple[int, int], ...]
+"""Ranges of queue offsets, ascending and apart from each other: first, end (excluded)."""
+
+
+class ClaimKey(NamedTuple):
+    """A queue and the group that consumes it."""
+
+    topic: str
+    group: str
+    queue_id: int
+
+    def __str__(self) -> str:
+        return f"queue {self.queue_id} of {self.topic} for group {self.group}"
+
 
 class OrderedQueue(NamedTuple):
     """One queue of a subject."""
@@ -45,10 +62,15 @@ class Fence(NamedTuple):
 
     epoch: int
     session: str
-    """Whom the epoch was given to."""
+    """Whom the epoch was given to; `SHARED_SESSION` for all sessions of a Shared group."""
 
     released: bool = False
     """Whether that session has released the queue: it neither pulls nor acknowledges any more."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the epoch is that of a Shared group."""
+        return self.session == SHARED_SESSION
 
     def overtakes(self, other: Fence | None) -> bool:
         """Whether this one counts and not `other`."""
@@ -100,7 +122,14 @@ class ProducersPut:
     queues: Mapping[str, ProducersPart]
 
 
-OrderedChange = SubjectsPut | FencesPut | ProducersPut
+@dataclass(frozen=True, slots=True)
+class SharedAcksPut:
+    """What Shared groups have acknowledged above their positions: all ranges of each queue that is named."""
+
+    acks: Mapping[ClaimKey, Ranges]
+
+
+OrderedChange = SubjectsPut | FencesPut | ProducersPut | SharedAcksPut
 
 
 def queue_key(topic: str, queue_id: int) -> str:
@@ -114,6 +143,20 @@ def split_queue_key(key: str) -> tuple[str, int]:
     if not topic or not queue.isascii() or not queue.isdigit() or len(queue) > 9:
         raise FormatError(f"{key[:80]!r} is no queue: topic@queue is")
     return topic, int(queue)
+
+
+def claim_name(key: ClaimKey) -> str:
+    """The name of a queue and a group in records."""
+    return f"{key.topic}@{key.group}@{key.queue_id}"
+
+
+def claim_key(name: str) -> ClaimKey:
+    """Read `claim_name`. Raises FormatError."""
+    topic_and_group, queue_id = split_queue_key(name)
+    topic, _, group = topic_and_group.partition("@")
+    if not topic or not group:
+        raise FormatError(f"{name[:80]!r} is no queue of a group: topic@group@queue is")
+    return ClaimKey(topic, group, queue_id)
 
 
 # -- JSON -------------------------------------------------------------------------------------------------
@@ -185,6 +228,19 @@ def part_of(value: object, name: str) -> ProducersPart:
     if not isinstance(gone, list):
         raise FormatError(f"gone of {name} should be a list")
     return ProducersPart(fields.get_integer(found, "upTo", 0), put, tuple(map(str, gone)))
+
+
+def ranges_to_json(ranges: Ranges) -> list[int]:
+    """Ranges as records have them: `[first,end,first,end]`."""
+    return [bound for pair in ranges for bound in pair]
+
+
+def ranges_of(value: object, name: str) -> Ranges:
+    """Read `ranges_to_json`. Raises FormatError."""
+    if not isinstance(value, list) or len(value) % 2:
+        raise FormatError(f"the ranges of {name} should be a list of pairs")
+    bounds = [fields.as_integer(item, name) for item in value]
+    return tuple(zip(bounds[::2], bounds[1::2], strict=True))
 
 
 def _items(value: object, count: int, name: str) -> list[object]:

@@ -12,6 +12,7 @@ from brokerset_broker.tables.metadata import records
 from brokerset_broker.tables.metadata.snapshot import MetadataState
 from brokerset_broker.tables.ordered.state import OrderedState, changes_of
 from brokerset_broker.tables.ordered.values import (
+    ClaimKey,
     Fence,
     FencesPut,
     OrderedChange,
@@ -19,6 +20,7 @@ from brokerset_broker.tables.ordered.values import (
     ProducersPart,
     ProducersPut,
     ProducerState,
+    SharedAcksPut,
     Subject,
     SubjectsPut,
     queue_key,
@@ -27,7 +29,7 @@ from brokerset_formats.config import fields
 from brokerset_formats.errors import FormatError
 from brokerset_protocol.subject_words import OrderStrategy, PartitionStatus
 
-topics = st.sampled_from(["t", "%RETRY%g_t"])
+topics = st.sampled_from(["t", "%RETRY%g%t"])
 numbers = st.integers(0, 5)
 subjects = st.builds(
     Subject,
@@ -46,6 +48,8 @@ parts = st.builds(
     st.lists(st.sampled_from("rs"), unique=True).map(tuple),
 )
 queue_names = st.builds(queue_key, topics, numbers)
+claims = st.builds(ClaimKey, topics, st.sampled_from("gh"), numbers)
+ranges = st.lists(st.tuples(numbers, numbers), max_size=3).map(tuple)
 changes: st.SearchStrategy[OrderedChange] = st.one_of(
     st.builds(SubjectsPut, st.dictionaries(topics, subjects, min_size=1)),
     st.builds(
@@ -55,6 +59,7 @@ changes: st.SearchStrategy[OrderedChange] = st.one_of(
         ),
     ),
     st.builds(ProducersPut, st.dictionaries(queue_names, parts, min_size=1)),
+    st.builds(SharedAcksPut, st.dictionaries(claims, ranges, min_size=1)),
 )
 
 
@@ -119,10 +124,26 @@ def test_a_deleted_topic_takes_everything_along() -> None:
         )
         state.apply(FencesPut({f"{topic}@g": {0: Fence(1, "s")}}))
         state.apply(ProducersPut({f"{topic}@0": ProducersPart(1, {"p": ProducerState(1, 1, 0, 0)})}))
+        state.apply(SharedAcksPut({ClaimKey(topic, "g", 0): ((5, 9),)}))
     state.apply(records.TopicsDeleted(("t",)))
 
     ordered = state.ordered
     assert (set(ordered.subjects), set(ordered.fences), set(ordered.producers)) == ({"u"}, {"u"}, {"u"})
+    assert {key.topic for key in ordered.shared_acks} == {"u"}
+
+
+def test_acks_of_a_shared_group_go_with_its_offsets() -> None:
+    """A reset of a queue, and the removal of a group's offsets, leave no ranges; other queues and groups keep
+    theirs."""
+    state = MetadataState()
+    keys = [ClaimKey("t", group, queue) for group in "gh" for queue in (0, 1)]
+    state.apply(SharedAcksPut({key: ((5, 9), (11, 12)) for key in keys}))
+    state.apply(records.ResetsPut({"t@g": {0: 3}}))
+    after_reset = set(state.ordered.shared_acks)
+    state.apply(records.OffsetsRemoved(("h",)))
+
+    assert after_reset == set(keys[1:])
+    assert set(state.ordered.shared_acks) == {ClaimKey("t", "g", 1)}
 
 
 @pytest.mark.parametrize(
@@ -137,6 +158,9 @@ def test_a_deleted_topic_takes_everything_along() -> None:
         b'{"producers":{"t@x":{"upTo":1,"put":{}}}}',
         b'{"producers":{"t@0":{"upTo":1,"put":{"p":[1,2,3]}}}}',
         b'{"producers":{"t@0":{"upTo":1,"put":{},"gone":7}}}',
+        b'{"sharedAcks":{"t@0":[]}}',
+        b'{"sharedAcks":{"t@g@0":[1]}}',
+        b'{"sharedAcks":{"t@g@0":7}}',
     ],
 )
 def test_what_cannot_be_read_is_refused(payload: bytes) -> None:
