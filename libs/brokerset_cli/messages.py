@@ -267,6 +267,11 @@ def _start(_context: click.Context, _parameter: click.Parameter, text: str) -> S
     help="TOPIC is an ordered subject: own partitions of it, and show order key, partition, queue offset and "
     "fencing token.",
 )
+@click.option(
+    "--shared",
+    is_flag=True,
+    help="With --ordered: share all partitions with the other members of the group, without their order.",
+)
 @click.option("--quiet", is_flag=True, help="Do not show the messages, only how many there were.")
 @cluster_options
 @json_option
@@ -278,6 +283,7 @@ def consume(
     expression: str,
     idle_seconds: float | None,
     ordered: bool,
+    shared: bool,
     quiet: bool,
     cluster: Cluster,
     as_json: bool,
@@ -287,6 +293,9 @@ def consume(
     What was shown counts as consumed: the next run of the same group goes on after it. With --json each
     message is one line. A group of an ordered subject begins with the oldest message, whatever --from says.
     """
+
+    if shared and not ordered:
+        raise click.UsageError("--shared goes with --ordered: a usual topic is shared by queues anyway")
 
     def show(message: MessageView) -> None:
         if not quiet:
@@ -308,6 +317,7 @@ def consume(
                 group,
                 handle=show_ordered,
                 expression=expression,
+                shared=shared,
                 count=count,
                 idle_seconds=idle_seconds,
             )

@@ -18,6 +18,7 @@ from brokerset_client.errors import RequestRefused
 from brokerset_client.instance import ClientInstance, readable
 from brokerset_client.messages import Message, SendResult, SendStatus
 from brokerset_client.ordered import (
+    ConsumeStrategy,
     ControllersUnknown,
     InstanceTransport,
     OrderedClient,
@@ -115,16 +116,19 @@ async def take_ordered(
     *,
     handle: Callable[[PulledMessage], None],
     expression: str = "*",
+    shared: bool = False,
     count: int | None = None,
     idle_seconds: float | None = None,
 ) -> Taken:
-    """Join `group` as a member that owns partitions, hand messages to `handle` one by one, and leave.
+    """Join `group` as a member that owns or shares partitions, give messages to `handle`, and leave.
 
     Ends as `take` does. What was handled is acknowledged; what was not comes again to the next owner.
     Raises `CommandFailed` if the controllers refuse the member, or nothing came for a reason that is known.
     """
     taken = Taken()
     ended = stop_event()
+    strategy = ConsumeStrategy.SHARED if shared else ConsumeStrategy.EXCLUSIVE
+    options = SubscriptionOptions(tags=expression, consume_strategy=strategy)
     first = last = 0.0
     async with OrderedClient(instance=instance) as client:
         if await find_subject(client.transport, subject) is None:
@@ -133,7 +137,7 @@ async def take_ordered(
                 "see `brokerset subject list`; without --ordered it is read as a usual topic",
             )
         consumer = client.consumer(group=group)
-        async with consumer, consumer.pulling(subject, SubscriptionOptions(tags=expression)) as puller:
+        async with consumer, consumer.pulling(subject, options) as puller:
             heard = time.perf_counter()
             problem, refused = None, False
             while not ended.is_set() and (count is None or taken.count < count):

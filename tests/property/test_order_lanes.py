@@ -44,10 +44,10 @@ def test_lanes_agree_with_a_naive_model(data: st.DataObject, bounds: LaneLimits,
         if taken is None:
             return
         same = [o for o, lane in lane_of.items() if lane == taken.lane and o not in done]
-        assert taken.queue_offset == min(same), "the first of its lane that is not done"
-        assert taken.item == taken.queue_offset
+        assert taken.pull_sequence == min(same), "the first of its lane that is not done"
+        assert taken.item == taken.pull_sequence
         assert all(lane_of[other] != taken.lane for other in running), "one of a lane at a time"
-        running.append(taken.queue_offset)
+        running.append(taken.pull_sequence)
 
     def finish(offset: int) -> None:
         lanes.done(offset)

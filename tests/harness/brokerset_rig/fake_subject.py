@@ -26,9 +26,13 @@ from brokerset_protocol.commands import Command
 from brokerset_protocol.headers import ordered as wire
 from brokerset_protocol.headers.pull import PullMessage, PullMessageResponse
 from brokerset_protocol.subject_words import ConsumeStrategy, OrderStrategy
+from brokerset_rig.fake_pull_logs import FakeSharing
 
 HOST = Host(bytes((127, 0, 0, 1)), 10_911)
 GROUP = "billing"
+SHARED_EPOCH = 7
+"""Of a Shared group, and all its members."""
+
 DELAY_SECONDS = 5.0
 """Of copies for retry."""
 
@@ -78,6 +82,7 @@ class FakeProgress:
     session: str = ""
     claimed: bool = False
     given_to: int = 0
+    sharing: FakeSharing = field(default_factory=FakeSharing)
     reset_to: int | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -110,12 +115,15 @@ class FakeSubject:
         *,
         name: str = "orders",
         strategy: OrderStrategy = OrderStrategy.STRICT,
+        consume: ConsumeStrategy = ConsumeStrategy.EXCLUSIVE,
         permission_ms: int = 30_000,
         margin_ms: int = 5_000,
         heartbeat_ms: int = 5_000,
     ) -> None:
         self.name = name
         self.strategy = strategy
+        self.consume = consume
+        self.shared = consume is ConsumeStrategy.SHARED
         self.permission_ms = permission_ms
         self.margin_ms = margin_ms
         self.heartbeat_ms = heartbeat_ms
@@ -127,6 +135,9 @@ class FakeSubject:
         for number in range(partitions):
             self.queue(name, number)
         self.progress: dict[tuple[str, int], FakeProgress] = {}
+        self.filters = False
+        """Whether the broker drops messages with other tags, too."""
+
         self.members: dict[str, FakeMember] = {}
         self.owners: dict[int, FakeOwnership] = {}
         self.drained: dict[int, int] = {}
@@ -178,6 +189,7 @@ class FakeSubject:
         """Another broker is master: it knows the epochs, and no claims."""
         for progress in self.progress.values():
             progress.claimed = False
+            progress.sharing.end_all()
             progress.end_pulls()
 
     def lose_tail(self, partition: int, end: int) -> None:
@@ -213,6 +225,8 @@ class FakeSubject:
 
     def _divide(self) -> None:
         """Sticky: revoke what is too much, grant what nobody owns."""
+        if self.shared:
+            return
         before = {number: (each.session, each.revoked) for number, each in self.owners.items()}
         wanted = [number for number in sorted(self.ranges) if number not in self.finished]
         members = sorted(self.members)
@@ -271,6 +285,8 @@ class FakeSubject:
         report = OwnedReport.from_json(command.body)
         if header.order_strategy not in (None, self.strategy):
             return command.reply(ResponseCode.BROKERSET_SUBJECT_REFUSED, "the subject is ordered otherwise")
+        if header.consume_strategy != self.consume:
+            return command.reply(ResponseCode.BROKERSET_SUBJECT_REFUSED, f"the group is {self.consume}")
         now = asyncio.get_running_loop().time()
         self.requests.append((now, header.session, "leave" if header.leaving else "heartbeat"))
         for released in report.released:
@@ -280,19 +296,17 @@ class FakeSubject:
                     self.violations.append(f"released {released} that was not revoked")
                 del self.owners[released.partition_id]
         for drained in report.drained:
-            owner = self.owners.get(drained.partition_id)
-            if owner is not None and (owner.session, owner.epoch) == (header.session, drained.epoch):
+            if self._consumes(drained.partition_id, header.session, drained.epoch):
                 end = self.queue(self.name, drained.partition_id).sealed_end
                 if end is None or drained.position < end:
                     self.violations.append(f"drained {drained}, sealed end {end}")
                 if drained.partition_id not in self.drained:
                     self.drained[drained.partition_id] = drained.position
-                    if self.strategy is OrderStrategy.STRICT:
+                    if self.strategy is OrderStrategy.STRICT and not self.shared:
                         self._finish(drained.partition_id)
                     self.change()
         for finished in report.finished:
-            owner = self.owners.get(finished.partition_id)
-            if owner is not None and (owner.session, owner.epoch) == (header.session, finished.epoch):
+            if self._consumes(finished.partition_id, header.session, finished.epoch):
                 if finished.partition_id not in self.drained:
                     self.violations.append(f"finished {finished} that is not drained")
                 self._finish(finished.partition_id)
@@ -313,15 +327,25 @@ class FakeSubject:
 
     def _finish(self, partition: int) -> None:
         self.finished.add(partition)
-        del self.owners[partition]
+        self.owners.pop(partition, None)
         self.change()
 
+    def _consumes(self, partition: int, session: str, epoch: int) -> bool:
+        if self.shared:
+            return partition not in self.finished and epoch == SHARED_EPOCH
+        owner = self.owners.get(partition)
+        return owner is not None and (owner.session, owner.epoch) == (session, epoch)
+
     def assignment_of(self, session: str) -> AssignmentBody:
+        owners = self.owners
+        if self.shared:
+            each = FakeOwnership(session, SHARED_EPOCH)
+            owners = {number: each for number in self.ranges if number not in self.finished}
         return AssignmentBody(
             self.generation,
             self.version,
             self.strategy,
-            ConsumeStrategy.EXCLUSIVE,
+            self.consume,
             tuple(
                 AssignedPartition(
                     number,
@@ -333,7 +357,7 @@ class FakeSubject:
                     sealed_end=self.queue(self.name, number).sealed_end,
                     retries_only=number in self.drained,
                 )
-                for number, owner in sorted(self.owners.items())
+                for number, owner in sorted(owners.items())
                 if owner.session == session
             ),
         )
@@ -361,6 +385,8 @@ class FakeSubject:
         progress = self.group_progress(header.queue_id, header.topic)
         if header.epoch < progress.epoch:
             return command.reply(ResponseCode.BROKERSET_STALE_EPOCH, f"epoch {progress.epoch} is known")
+        if self.shared:
+            return self._serve_shared(command, header, progress)
         if kind is not wire.ClaimQueue and (header.epoch, header.session, True) != (
             progress.epoch,
             progress.session,
@@ -371,6 +397,79 @@ class FakeSubject:
                 return command.reply(ext=answer.to_ext())
             return command.reply(ResponseCode.BROKERSET_NOT_CLAIMED, "claim it first")
         return serve(command, header)
+
+    def _serve_shared(self, command: Command, header: Any, progress: FakeProgress) -> Command:
+        sharing = progress.sharing
+        now = asyncio.get_running_loop().time()
+        sharing.forget_silent(now)
+        progress.epoch = header.epoch
+        queue = self.queue(header.topic, header.queue_id)
+        log = sharing.logs.get(header.session)
+        if isinstance(header, wire.ClaimQueue):
+            if not header.shared:
+                self.violations.append("a claim that is not shared")
+            if header.pulled_to < 0:
+                log = sharing.begin(header.session, now)
+                progress.end_pulls()
+            elif log is None or not log.start <= header.pulled_to <= log.end:
+                return command.reply(ResponseCode.BROKERSET_OFFSET_OUT_OF_RANGE, "not of this pull log")
+            log.heard = now
+            answer: Any = wire.ClaimQueueResponse(
+                position=log.start + log.position,
+                max_offset=len(queue.records),
+                sealed_end=-1 if queue.sealed_end is None else queue.sealed_end,
+                group_position=sharing.group_position,
+            )
+            return command.reply(ext=answer.to_ext())
+        if isinstance(header, wire.ReleaseQueue):
+            sharing.end(header.session)
+            progress.end_pulls()
+            answer = wire.ReleaseQueueResponse(released=log is not None, position=sharing.group_position)
+            return command.reply(ext=answer.to_ext())
+        if log is None:
+            return command.reply(ResponseCode.BROKERSET_NOT_CLAIMED, "claim it first")
+        if isinstance(header, wire.SendBack):
+            if header.queue_offset not in log.offsets[log.position :]:
+                self.violations.append(f"sent back {header.queue_offset}, which the session does not have")
+            return self._send_back(command, header)
+        log.heard = now
+        if not log.start <= header.first <= log.start + log.position or header.last >= log.end:
+            self.violations.append(f"ack {header.first} to {header.last} at {log.start + log.position}")
+            answer = wire.AcknowledgeResponse(position=log.start + log.position)
+            return command.reply(ResponseCode.BROKERSET_ACK_REFUSED, "a gap", ext=answer.to_ext())
+        sharing.acknowledge(log, header.last)
+        answer = wire.AcknowledgeResponse(
+            position=log.start + log.position, group_position=sharing.group_position
+        )
+        return command.reply(ext=answer.to_ext())
+
+    def _pull_shared(self, command: Command, header: PullMessage, session: str) -> Command | None:
+        """What a pull of a Shared group finds now; None: nothing."""
+        queue = self.queue(header.topic, header.queue_id)
+        sharing = self.group_progress(header.queue_id, header.topic).sharing
+        sharing.forget_silent(asyncio.get_running_loop().time())
+        log = sharing.logs.get(session)
+        if log is None:
+            return command.reply(ResponseCode.BROKERSET_NOT_CLAIMED, "claim it first")
+        start, count = header.queue_offset, header.max_msg_nums
+        if not log.start <= start <= log.end:
+            return command.reply(ResponseCode.BROKERSET_OFFSET_OUT_OF_RANGE, "not of this pull log")
+        if start == log.end:
+            for offset in sharing.next_offsets(count, len(queue.records)):
+                record = queue.records[offset]
+                if record is None or (self.filters and MessageView(record).tags != header.subscription):
+                    sharing.acknowledged.add(offset)
+                else:
+                    log.offsets.append(offset)
+        found = [queue.records[each] for each in log.offsets[start - log.start :][:count]]
+        if not found:
+            return None
+        if found[0] is None:
+            gone = next(number for number, each in enumerate([*found, b""]) if each is not None)
+            return self._found(command, ResponseCode.PULL_OFFSET_MOVED, start + gone, queue)
+        given = found[: next((number for number, each in enumerate(found) if each is None), count)]
+        body = b"".join(each for each in given if each is not None)
+        return self._found(command, ResponseCode.SUCCESS, start + len(given), queue, body)
 
     def _claim(self, command: Command, header: wire.ClaimQueue) -> Command:
         queue = self.queue(header.topic, header.queue_id)
@@ -399,19 +498,24 @@ class FakeSubject:
         progress = self.group_progress(header.queue_id, header.topic)
         until = loop.time() + header.suspend_timeout_millis / 1000
         start = header.queue_offset
+        if self.shared and session in progress.sharing.logs:
+            progress.sharing.logs[session].heard = loop.time()
         while True:
             if epoch < progress.epoch:
                 return command.reply(ResponseCode.BROKERSET_STALE_EPOCH, f"epoch {progress.epoch} is known")
-            if (epoch, session, True) != (progress.epoch, progress.session, progress.claimed):
+            if self.shared:
+                answer = self._pull_shared(command, header, session)
+                if answer is not None:
+                    return answer
+            elif (epoch, session, True) != (progress.epoch, progress.session, progress.claimed):
                 return command.reply(ResponseCode.BROKERSET_NOT_CLAIMED, "claim it first")
-            if progress.reset_to is not None:
+            elif progress.reset_to is not None:
                 return self._found(command, ResponseCode.PULL_OFFSET_MOVED, progress.reset_to, queue)
-            if start > len(queue.records):
+            elif start > len(queue.records):
                 return command.reply(ResponseCode.BROKERSET_OFFSET_OUT_OF_RANGE, "behind the end")
-            if start < queue.minimum:
+            elif start < queue.minimum:
                 return self._found(command, ResponseCode.PULL_OFFSET_MOVED, queue.minimum, queue)
-            records = queue.records[start : start + header.max_msg_nums]
-            if records:
+            elif records := queue.records[start : start + header.max_msg_nums]:
                 progress.given_to = max(progress.given_to, start + len(records))
                 body = b"".join(record for record in records if record is not None)
                 return self._found(command, ResponseCode.SUCCESS, start + len(records), queue, body)
@@ -420,7 +524,11 @@ class FakeSubject:
             try:
                 if left <= 0.000_001:
                     return self._found(command, ResponseCode.PULL_NOT_FOUND, start, queue)
-                await asyncio.wait(changes, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(
+                    changes,
+                    timeout=min(left, 1.0) if self.shared else left,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
             finally:
                 for change in changes:
                     change.cancel()
@@ -433,8 +541,12 @@ class FakeSubject:
             next_begin_offset=next_offset,
             min_offset=queue.minimum,
             max_offset=len(queue.records),
+            group_position=self._group_position(queue) if self.shared else None,
         )
         return command.reply(code, ext=answer.to_ext(), body=body)
+
+    def _group_position(self, queue: FakeQueue) -> int:
+        return self.group_progress(queue.queue_id, queue.topic).sharing.group_position
 
     def _acknowledge(self, command: Command, header: wire.Acknowledge) -> Command:
         progress = self.group_progress(header.queue_id, header.topic)

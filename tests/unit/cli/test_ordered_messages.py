@@ -18,6 +18,7 @@ from brokerset_cli.sending import Sent
 from brokerset_client import ClientInstance, Message
 from brokerset_client.ordered import OrderedClient, OrderedSendResult, StillQueued
 from brokerset_client.ordered.consuming import OrderedConsumer, PulledMessage
+from brokerset_protocol.subject_words import ConsumeStrategy
 from brokerset_rig.fake_subject import GROUP, FakeSubject, FakeTransport
 from brokerset_rig.ordered_consumers import LoopClock
 
@@ -118,9 +119,9 @@ async def test_a_message_whose_place_was_not_said_is_counted_without_one() -> No
 
 
 @pytest.fixture
-def subject(monkeypatch: pytest.MonkeyPatch) -> FakeSubject:
-    """What `take_ordered` finds."""
-    made = FakeSubject()
+def subject(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> FakeSubject:
+    """What `take_ordered` finds; a parameter says how its group consumes it."""
+    made = FakeSubject(consume=getattr(request, "param", ConsumeStrategy.EXCLUSIVE))
 
     async def found(*_: object) -> object:
         return made
@@ -134,14 +135,14 @@ def subject(monkeypatch: pytest.MonkeyPatch) -> FakeSubject:
     return made
 
 
-async def take(subject: FakeSubject, count: int) -> list[bytes]:
+async def take(subject: FakeSubject, count: int, *, shared: bool = False) -> list[bytes]:
     handled: list[bytes] = []
 
     def handle(pulled: PulledMessage) -> None:
         handled.append(pulled.message.body)
 
     instance = ClientInstance("127.0.0.1:1")
-    await take_ordered(instance, subject.name, GROUP, handle=handle, count=count)
+    await take_ordered(instance, subject.name, GROUP, handle=handle, count=count, shared=shared)
     return handled
 
 
@@ -164,3 +165,26 @@ async def test_as_many_messages_as_wanted_are_taken_and_no_more(subject: FakeSub
 
     assert len(handled) == 3
     assert subject.members == {}
+
+
+@pytest.mark.virtual
+@pytest.mark.parametrize("subject", [ConsumeStrategy.SHARED], indirect=True)
+async def test_a_member_of_a_shared_group_leaves_the_others_what_it_does_not_want(
+    subject: FakeSubject,
+) -> None:
+    """Runs that follow each other get each message once."""
+    for number in range(5):
+        subject.send("one-key", b"%d" % number)
+
+    first = await asyncio.wait_for(take(subject, 3, shared=True), 60)
+    second = await asyncio.wait_for(take(subject, 2, shared=True), 60)
+
+    assert sorted(first + second) == [b"0", b"1", b"2", b"3", b"4"]
+    assert subject.violations == []
+
+
+def test_only_members_of_ordered_groups_can_share_partitions(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["consume", "s", "--shared", "--data", str(tmp_path)])
+
+    assert result.exit_code == 2
+    assert "--shared goes with --ordered" in result.output

@@ -1,5 +1,7 @@
 """Consumer of ordered subjects: one message of a key at a time, in the order they were sent.
 
+Members of Shared groups have no order, and share the messages of all partitions.
+
 It starts when its subjects are subscribed:
 
     async def on_order(message: OrderedMessage, context: HandlingContext) -> None: ...

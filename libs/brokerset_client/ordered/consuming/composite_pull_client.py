@@ -1,7 +1,8 @@
 """Everything that a session consumes of one subject: the partitions of its assignment.
 
-Of a BestTried subject each partition has two queues, its own and one of the retry topic, owned by the same
-epoch. When the group has drained its own one, copies for retry may still come to the other.
+Of a BestTried subject, and in a Shared group, each partition has two queues, its own and one of the retry
+topic, consumed by the same epoch. When the group has drained its own one, copies for retry may still come to
+the other.
 """
 
 from __future__ import annotations
@@ -25,17 +26,14 @@ from brokerset_protocol.bodies.ordered import (
     OwnedReport,
     ReleasedPartition,
 )
-from brokerset_protocol.subject_words import OrderStrategy
 
 log = structlog.get_logger(__name__)
 
 
 class OwnedPartition:
-    """A partition that the session owns by one epoch."""
+    """A partition that the session consumes by one epoch, which is its own unless the group is Shared."""
 
-    def __init__(
-        self, registration: Registration, partition: AssignedPartition, strategy: OrderStrategy
-    ) -> None:
+    def __init__(self, registration: Registration, partition: AssignedPartition) -> None:
         self._registration = registration
         self.partition = partition
         self.normal: PullClient | None = None
@@ -44,7 +42,7 @@ class OwnedPartition:
         if not partition.retries_only:
             self.normal = self._client(registration.subject, partition.sealed_end)
         self.retry: PullClient | None = None
-        if strategy is OrderStrategy.BEST_TRIED:
+        if registration.sends_back:
             self.retry = self._client(ordered_retry_topic(registration.group, registration.subject), None)
         self.clients = [client for client in (self.normal, self.retry) if client is not None]
         self._retries_only_since = registration.clock.monotonic()
@@ -67,6 +65,7 @@ class OwnedPartition:
             group=registration.group,
             session=registration.session,
             epoch=partition.epoch,
+            rules=registration.rules,
             request_seconds=registration.settings.request_seconds,
         )
         return PullClient(registration, queue, partition.partition_id, sealed_end)
@@ -113,7 +112,12 @@ class OwnedPartition:
         if self.retry is None or self.partition.sealed_end == 0:
             return True
         made_at = max(client.handlers.sent_back_at for client in self.clients)
-        if self.normal is not None and self.normal.claim.began_at == 0 and made_at == -math.inf:
+        if (
+            self.normal is not None
+            and self.normal.claim.began_at == 0
+            and made_at == -math.inf
+            and not self._registration.rules.shared
+        ):
             return True  # all messages came to this session, and it made no copies
         since, last = self.retry.claim.empty_since, self.retry.claim.empty_at
         if since is None or last is None:
@@ -229,7 +233,7 @@ class CompositePullClient:
         for partition in changes.kept:
             self.owned[partition.partition_id].update(partition)
         for partition in changes.started if starts else ():
-            owned = OwnedPartition(self._registration, partition, assigned.order_strategy)
+            owned = OwnedPartition(self._registration, partition)
             self.owned[partition.partition_id] = owned
             owned.start_after([other for other in self._ending if overlap(other.range, owned.range)])
         before = self._released
@@ -247,7 +251,7 @@ class CompositePullClient:
         return OwnedReport(
             tuple(ReleasedPartition(*each) for each in sorted(released | self._released)),
             tuple(
-                DrainedPartition(partition_id, owned.partition.epoch, owned.normal.claim.position)
+                DrainedPartition(partition_id, owned.partition.epoch, owned.normal.claim.group_position)
                 for partition_id, owned in sorted(self.owned.items())
                 if owned.normal is not None and owned.is_drained
             ),

@@ -24,7 +24,8 @@ from brokerset_runtime.clock import Clock, SystemClock
 
 
 class OrderedConsumer:
-    """One member of a group. Whatever a handler does, it is called for one message of a key at a time.
+    """One member of a group. Whatever a handler does, it is called for one message of a key at a time; in a
+    Shared group for many.
 
     Processes that crash, or are cut off, make messages come again, so a handler has to bear repetitions;
     `HandlingContext.epoch` and `OrderedMessage.sequence` help it to recognise them.

@@ -7,7 +7,6 @@ from enum import StrEnum
 from typing import Final
 
 from brokerset_client.retry import Backoff
-from brokerset_protocol.subject_words import OrderStrategy
 
 JITTER: Final = 0.2
 """Part of a wait by which it varies, so that lanes that failed together do not retry together."""
@@ -16,7 +15,7 @@ HANDLER_BACKOFF: Final = Backoff(first_ms=100, factor=2.0, max_ms=30_000)
 
 
 class PoisonPolicy(StrEnum):
-    """What a Strict subscription does with a message that has failed `attempts_max` times."""
+    """What an Exclusive subscription of a Strict subject does with what has failed `attempts_max` times."""
 
     BLOCK = "Block"
     """It is tried again without end, and its lane waits. Nothing is lost, and nothing is out of order."""
@@ -36,11 +35,11 @@ class FailurePolicy:
     """Waits between attempts of a message here."""
 
     attempts_max: int = 16
-    """Attempts here after which `poison` decides (Strict); 1 or more."""
+    """Attempts here after which `poison` decides (Strict, and Exclusive); 1 or more."""
 
     poison: PoisonPolicy = PoisonPolicy.BLOCK
     reconsume_max: int = 16
-    """Copies for retry after which a message goes to the dead letters (BestTried)."""
+    """Copies for retry after which a message goes to the dead letters (BestTried, or Shared)."""
 
     def problems(self) -> list[str]:
         """What cannot be, in words for its author."""
@@ -75,7 +74,7 @@ AfterFailure = RetryHere | SendBack | Skip
 
 
 def decide_after_failure(
-    strategy: OrderStrategy,
+    sends_back: bool,
     policy: FailurePolicy,
     *,
     attempt: int,
@@ -84,9 +83,10 @@ def decide_after_failure(
 ) -> AfterFailure:
     """What to do after `attempt` (from 1) has failed.
 
+    `sends_back`: messages of the subscription go to the retry topic; else they are tried again here.
     `reconsume_times` counts the copies before this one. `chance` is random, from 0.0 up to 1.0.
     """
-    if strategy is OrderStrategy.BEST_TRIED:
+    if sends_back:
         return SendBack(dead=reconsume_times >= policy.reconsume_max)
     if attempt >= policy.attempts_max:
         match policy.poison:

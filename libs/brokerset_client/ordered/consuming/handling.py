@@ -85,7 +85,8 @@ class HandlingContext:
     ) -> None:
         self.epoch = epoch
         """Fencing token: grows with each owner of the partition. What is written elsewhere on behalf of a
-        message can be refused if a higher one was seen there."""
+        message can be refused if a higher one was seen there. In a Shared group it is the group's, and the
+        same for all members, so it fences none of them from another."""
 
         self.attempt = attempt
         """From 1; attempts of this process since it got the partition."""

@@ -1,12 +1,13 @@
-"""The messages of one partition that were pulled: a lane for each logical partition, in queue order.
+"""The messages of one queue that were pulled: a lane for each logical partition, in queue order.
 
 One message of a lane runs at a time, and the next one follows when it is done; a message that fails stays
 the first of its lane. Other lanes go on, so a key that fails stops only what shares its logical partition.
-What may be acknowledged is everything below the lowest message that is not done. Queue offsets that a pull
+Messages are numbered by pull sequences (see `consume_rules`), which are queue offsets in an Exclusive group.
+What may be acknowledged is everything below the lowest message that is not done. Pull sequences that a pull
 has passed without a message (filtered, or expired) count as done.
 
-When memory is used up, what waits behind messages that have failed is shed: its queue offsets stay, and it is
-pulled once more when its turn comes. So the lanes of others do not wait for room.
+When memory is used up, what waits behind messages that have failed is shed: its pull sequences stay, and it
+is pulled once more when its turn comes. So the lanes of others do not wait for room.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class LaneLimits:
     """Messages that were pulled and are not done; a pull may exceed it by its batch, less one."""
 
     span_max: int = 200_000
-    """Queue offsets from the acknowledged position to the end of what was pulled: what is handled twice
+    """Pull sequences from the acknowledged position to the end of what was pulled: what is handled twice
     after a crash at worst. It is reached only behind a lane that stands still, and then the partition
     does, too."""
 
@@ -43,7 +44,7 @@ class LaneLimits:
 class Taken(NamedTuple, Generic[T]):
     """A message whose handler shall start now."""
 
-    queue_offset: int
+    pull_sequence: int
     lane: int
     item: T
     attempt: int
@@ -55,7 +56,7 @@ class BlockedLane:
     """A lane whose first message has failed."""
 
     lane: int
-    queue_offset: int
+    pull_sequence: int
     attempts: int
     since: float
     """When it failed first, in seconds of the consumer's monotonic clock."""
@@ -67,7 +68,7 @@ class BlockedLane:
 @dataclass(slots=True)
 class _Lane:
     waiting: deque[int] = field(default_factory=deque)
-    """Queue offsets, the running one first."""
+    """Pull sequences, the running one first."""
 
     running: bool = False
     attempts: int = 0
@@ -82,17 +83,17 @@ class Lanes(Generic[T]):
         self._limits = limits
         self._items: dict[int, tuple[int, T]] = {}
         self._shed: dict[int, int] = {}
-        """Lanes of messages that are not done, and not in memory, by queue offset."""
+        """Lanes of messages that are not done, and not in memory, by pull sequence."""
 
         self._wanted: dict[int, int] = {}
-        """Lanes whose first message was shed, with its queue offset."""
+        """Lanes whose first message was shed, with its pull sequence."""
 
         self._order: deque[int] = deque()
         self._lanes: dict[int, _Lane] = {}
         self._ready: deque[int] = deque()
         self._retries: list[tuple[float, int]] = []
         self.position = position
-        """Acknowledged, and confirmed by the broker: the next queue offset is unhandled for the group."""
+        """Acknowledged, and confirmed by the broker: the next one is unhandled for the group."""
 
         self.pulled_to = position
         """Where the next pull begins."""
@@ -114,34 +115,34 @@ class Lanes(Generic[T]):
             and self.pulled_to - self.position < self._limits.span_max
         )
 
-    def add(self, messages: Iterable[tuple[int, int, T]], next_queue_offset: int) -> None:
-        """Take what a pull at `pulled_to` found: (queue offset, lane, item), ascending.
+    def add(self, messages: Iterable[tuple[int, int, T]], next_sequence: int) -> None:
+        """Take what a pull at `pulled_to` found: (pull sequence, lane, item), ascending.
 
-        What is below `pulled_to` came before and is dropped. Everything up to `next_queue_offset` is
+        What is below `pulled_to` came before and is dropped. Everything up to `next_sequence` is
         accounted for, so what is missing counts as done.
         """
-        for queue_offset, number, item in messages:
-            if queue_offset < self.pulled_to:
+        for pull_sequence, number, item in messages:
+            if pull_sequence < self.pulled_to:
                 continue
-            self.pulled_to = queue_offset + 1
-            self._items[queue_offset] = number, item
-            self._order.append(queue_offset)
+            self.pulled_to = pull_sequence + 1
+            self._items[pull_sequence] = number, item
+            self._order.append(pull_sequence)
             lane = self._lanes.get(number)
             if lane is None:
                 lane = self._lanes[number] = _Lane()
-            lane.waiting.append(queue_offset)
+            lane.waiting.append(pull_sequence)
             if len(lane.waiting) == 1:
                 self._ready.append(number)
-        self.pulled_to = max(self.pulled_to, next_queue_offset)
+        self.pulled_to = max(self.pulled_to, next_sequence)
 
     def shed(self) -> int:
         """Drop from memory what waits behind messages that have failed, or were shed; how many that were."""
         before = len(self._items)
         for number, lane in self._lanes.items():
             if lane.attempts or number in self._wanted:
-                for queue_offset in islice(lane.waiting, 1, None):
-                    if self._items.pop(queue_offset, None) is not None:
-                        self._shed[queue_offset] = number
+                for pull_sequence in islice(lane.waiting, 1, None):
+                    if self._items.pop(pull_sequence, None) is not None:
+                        self._shed[pull_sequence] = number
         return before - len(self._items)
 
     @property
@@ -151,30 +152,30 @@ class Lanes(Generic[T]):
 
     @property
     def wanted(self) -> int | None:
-        """Lowest queue offset of a message that was shed and is the next one of its lane."""
+        """Lowest pull sequence of a message that was shed and is the next one of its lane."""
         return min(self._wanted.values(), default=None)
 
-    def refill(self, messages: Iterable[tuple[int, int, T]], first: int, next_queue_offset: int) -> int:
+    def refill(self, messages: Iterable[tuple[int, int, T]], first: int, next_sequence: int) -> int:
         """Take back what a pull at `first` found again; how many that is.
 
-        What was shed between the two queue offsets and is not there any more counts as done.
+        What was shed between the two pull sequences and is not there any more counts as done.
         """
-        found = {queue_offset: item for queue_offset, _, item in messages if queue_offset in self._shed}
-        gone = [each for each in self._shed if first <= each < next_queue_offset and each not in found]
-        for queue_offset, item in found.items():
-            number = self._shed.pop(queue_offset)
-            self._items[queue_offset] = number, item
-            if self._wanted.get(number) == queue_offset:
+        found = {pull_sequence: item for pull_sequence, _, item in messages if pull_sequence in self._shed}
+        gone = [each for each in self._shed if first <= each < next_sequence and each not in found]
+        for pull_sequence, item in found.items():
+            number = self._shed.pop(pull_sequence)
+            self._items[pull_sequence] = number, item
+            if self._wanted.get(number) == pull_sequence:
                 del self._wanted[number]
                 self._ready.append(number)
-        for queue_offset in gone:
-            number = self._shed.pop(queue_offset)
+        for pull_sequence in gone:
+            number = self._shed.pop(pull_sequence)
             lane = self._lanes[number]
-            if self._wanted.pop(number, None) == queue_offset:
+            if self._wanted.pop(number, None) == pull_sequence:
                 lane.waiting.popleft()
                 self._go_on(number, lane)
             else:
-                lane.waiting.remove(queue_offset)
+                lane.waiting.remove(pull_sequence)
         self._drop_done()
         return len(found)
 
@@ -195,38 +196,38 @@ class Lanes(Generic[T]):
         assert not lane.running, "one message of a lane runs at a time"
         lane.running = True
         self.running += 1
-        queue_offset = lane.waiting[0]
-        return Taken(queue_offset, number, self._items[queue_offset][1], lane.attempts + 1)
+        pull_sequence = lane.waiting[0]
+        return Taken(pull_sequence, number, self._items[pull_sequence][1], lane.attempts + 1)
 
-    def done(self, queue_offset: int) -> None:
+    def done(self, pull_sequence: int) -> None:
         """The running message needs nothing more; the next one of its lane may start."""
-        number, lane = self._stop_running(queue_offset)
-        del self._items[queue_offset]
+        number, lane = self._stop_running(pull_sequence)
+        del self._items[pull_sequence]
         lane.waiting.popleft()
         lane.attempts = 0
         self._go_on(number, lane)
         self._drop_done()
 
-    def is_running(self, queue_offset: int) -> bool:
+    def is_running(self, pull_sequence: int) -> bool:
         """Whether the message was taken, and its result is not known."""
-        found = self._items.get(queue_offset)
+        found = self._items.get(pull_sequence)
         if found is None:
             return False
         lane = self._lanes[found[0]]
-        return lane.running and lane.waiting[0] == queue_offset
+        return lane.running and lane.waiting[0] == pull_sequence
 
-    def failed(self, queue_offset: int, now: float, retry_at: float) -> None:
+    def failed(self, pull_sequence: int, now: float, retry_at: float) -> None:
         """The running message failed: it stays first, and may start again at `retry_at`."""
-        number, lane = self._stop_running(queue_offset)
+        number, lane = self._stop_running(pull_sequence)
         if not lane.attempts:
             lane.since = now
         lane.attempts += 1
         lane.retry_at = retry_at
         heapq.heappush(self._retries, (retry_at, number))
 
-    def put_back(self, queue_offset: int) -> None:
+    def put_back(self, pull_sequence: int) -> None:
         """The running message was not handled, which is no failure: it stays first, and may start again."""
-        number, _ = self._stop_running(queue_offset)
+        number, _ = self._stop_running(pull_sequence)
         self._ready.append(number)
 
     def retry_now(self) -> None:
@@ -248,7 +249,7 @@ class Lanes(Generic[T]):
 
     @property
     def ack_range(self) -> tuple[int, int] | None:
-        """First and last queue offset that are done and not acknowledged, without a gap."""
+        """First and last pull sequence that are done and not acknowledged, without a gap."""
         end = self.handled_to
         return (self.position, end - 1) if end > self.position else None
 
@@ -263,9 +264,9 @@ class Lanes(Generic[T]):
             if lane.attempts:
                 yield BlockedLane(number, lane.waiting[0], lane.attempts, lane.since, len(lane.waiting) - 1)
 
-    def item(self, queue_offset: int) -> T:
+    def item(self, pull_sequence: int) -> T:
         """A message that is not done."""
-        return self._items[queue_offset][1]
+        return self._items[pull_sequence][1]
 
     def _go_on(self, number: int, lane: _Lane) -> None:
         """The first message of a lane is another one."""
@@ -280,11 +281,11 @@ class Lanes(Generic[T]):
         while self._order and self._order[0] not in self._items and self._order[0] not in self._shed:
             self._order.popleft()
 
-    def _stop_running(self, queue_offset: int) -> tuple[int, _Lane]:
-        number = self._items[queue_offset][0]
+    def _stop_running(self, pull_sequence: int) -> tuple[int, _Lane]:
+        number = self._items[pull_sequence][0]
         lane = self._lanes[number]
         assert lane.running, "only what was taken ends"
-        assert lane.waiting[0] == queue_offset, "the first of a lane runs"
+        assert lane.waiting[0] == pull_sequence, "the first of a lane runs"
         lane.running = False
         self.running -= 1
         return number, lane

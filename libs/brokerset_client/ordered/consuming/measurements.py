@@ -26,7 +26,7 @@ class BlockedKey:
 
 @dataclass(frozen=True, slots=True)
 class PartitionMeasurements:
-    """One queue that the session owns: of a partition, or of its retry topic."""
+    """One queue that the session consumes: of a partition, or of its retry topic."""
 
     partition_id: int
     topic: str
@@ -37,11 +37,14 @@ class PartitionMeasurements:
     """`starting`, `consuming`, `stopping`, `drained`, `released` or `fenced`."""
 
     position: int
-    """Confirmed as acknowledged; -1 until it is known."""
+    """Queue offset below which the group has acknowledged everything; -1 until it is known."""
 
     pulled_to: int
+    """Behind what the session has pulled: a queue offset, in a Shared group a pull sequence."""
+
     lag: int
-    """Messages that are not acknowledged, as far as the last answer of the broker said; -1: not known."""
+    """Messages that the group has not acknowledged, as far as the last answer of the broker said; -1: not
+    known."""
 
     unhandled: int
     """Of those that were pulled."""
@@ -58,6 +61,7 @@ class SubscriptionMeasurements:
     group: str
     session: str
     order_strategy: str
+    consume_strategy: str
     generation: int
     """-1 before the first assignment, as is `version`."""
 

@@ -24,6 +24,7 @@ def measure(
         group=registration.group,
         session=registration.session,
         order_strategy=registration.strategy,
+        consume_strategy=registration.options.consume_strategy,
         generation=-1 if version is None else version.generation,
         version=-1 if version is None else version.version,
         permission_seconds=registration.permission.remaining(now),
@@ -50,7 +51,7 @@ def measure(
 
 def _measure_client(owned: OwnedPartition, client: PullClient, now: float) -> PartitionMeasurements:
     lanes = client.claim.lanes
-    position = client.claim.position
+    position = client.claim.group_position
     return PartitionMeasurements(
         partition_id=owned.partition.partition_id,
         topic=client.queue.topic,
@@ -69,9 +70,9 @@ def _measure_client(owned: OwnedPartition, client: PullClient, now: float) -> Pa
         if lanes is None
         else tuple(
             BlockedKey(
-                logical_partition=lane.lane,
-                key=lanes.item(lane.queue_offset).key,
-                queue_offset=lane.queue_offset,
+                logical_partition=lanes.item(lane.pull_sequence).lane,
+                key=lanes.item(lane.pull_sequence).key,
+                queue_offset=lanes.item(lane.pull_sequence).queue_offset,
                 attempts=lane.attempts,
                 blocked_seconds=max(0.0, now - lane.since),
                 waiting=lane.waiting,

@@ -40,7 +40,8 @@ class PartitionHandlers:
     """Starts a handler for each lane that is ready, as long as the permission and the slots allow it.
 
     `progressed` is called after each message that is done, `blocked` after each one that stays the first of
-    its lane, `refused` with what a broker says to a copy for retry.
+    its lane, `refused` with what a broker says to a copy for retry. `may_start` says whether what was pulled
+    is the session's still.
     """
 
     def __init__(
@@ -51,12 +52,14 @@ class PartitionHandlers:
         progressed: Callable[[], None],
         blocked: Callable[[], None],
         refused: Callable[[ClientError], None],
+        may_start: Callable[[], bool],
     ) -> None:
         self._registration = registration
         self._queue = queue
         self._progressed = progressed
         self._blocked = blocked
         self._refused = refused
+        self._may_start = may_start
         self._lanes: MessageLanes | None = None
         self._workers: dict[asyncio.Task[None], None] = {}
         self._contexts: dict[HandlingContext, OrderedMessage] = {}
@@ -128,7 +131,7 @@ class PartitionHandlers:
         if lanes is None or self._stopping or registration.paused:
             return None
         now = registration.clock.monotonic()
-        if not registration.permission.may_begin(now):
+        if not registration.permission.may_begin(now) or not self._may_start():
             return None
         if not lanes.has_ready(now):
             self._set_timer(lanes.next_retry, now)
@@ -160,7 +163,7 @@ class PartitionHandlers:
                 log.error(
                     "handling of a message broke",
                     queue=str(self._queue.queue_id),
-                    queue_offset=taken.queue_offset,
+                    queue_offset=taken.item.queue_offset,
                     exc_info=error,
                 )
                 self._after_break(lanes, taken, error)
@@ -178,7 +181,7 @@ class PartitionHandlers:
     async def _handle(self, lanes: MessageLanes, taken: Taken[OrderedMessage]) -> None:
         registration = self._registration
         if not registration.may_begin() or self._stopping:  # time has passed since it was taken
-            lanes.put_back(taken.queue_offset)
+            lanes.put_back(taken.pull_sequence)
             return
         context = HandlingContext(
             epoch=self._queue.epoch,
@@ -190,10 +193,10 @@ class PartitionHandlers:
         error = await self._call(taken.item, context)
         if self._dropped or lanes is not self._lanes or not registration.may_go_on():
             registration.counters.too_late += 1
-            lanes.put_back(taken.queue_offset)
+            lanes.put_back(taken.pull_sequence)
             return
         if context.is_returned:
-            lanes.put_back(taken.queue_offset)
+            lanes.put_back(taken.pull_sequence)
             return
         if error is None and context.cancelled:
             error = TimeoutError(f"took longer than {registration.settings.handling_seconds:g} s")
@@ -226,7 +229,7 @@ class PartitionHandlers:
         return None
 
     def _done(self, lanes: MessageLanes, taken: Taken[OrderedMessage]) -> None:
-        lanes.done(taken.queue_offset)
+        lanes.done(taken.pull_sequence)
         self.last_error.pop(taken.lane, None)
         self._progressed()
 
@@ -237,7 +240,7 @@ class PartitionHandlers:
         registration.counters.failed += 1
         self.last_error[taken.lane] = _reason(error)
         next_step = decide_after_failure(
-            registration.strategy,
+            registration.sends_back,
             registration.options.failures,
             attempt=taken.attempt,
             reconsume_times=message.reconsume_times,
@@ -265,11 +268,11 @@ class PartitionHandlers:
                 if await self._send_back(lanes, taken, dead):
                     self._done(lanes, taken)
                 else:
-                    lanes.put_back(taken.queue_offset)
+                    lanes.put_back(taken.pull_sequence)
 
     def _after_break(self, lanes: MessageLanes, taken: Taken[OrderedMessage], error: Exception) -> None:
         """Something between the call of the handler and its result went wrong: the message is tried again."""
-        if not lanes.is_running(taken.queue_offset):
+        if not lanes.is_running(taken.pull_sequence):
             return
         if lanes is self._lanes:
             self.last_error[taken.lane] = _reason(error)
@@ -277,7 +280,7 @@ class PartitionHandlers:
 
     def _retry_later(self, lanes: MessageLanes, taken: Taken[OrderedMessage], delay: float) -> None:
         now = self._registration.clock.monotonic()
-        lanes.failed(taken.queue_offset, now, now + delay)
+        lanes.failed(taken.pull_sequence, now, now + delay)
         if lanes is self._lanes:
             self._set_timer(lanes.next_retry, now)
             self._blocked()
@@ -290,7 +293,7 @@ class PartitionHandlers:
             if registration.may_go_on():
                 try:
                     await self._queue.send_back(
-                        taken.queue_offset,
+                        taken.item.queue_offset,
                         dead=dead,
                         reconsume_max=registration.options.failures.reconsume_max,
                     )
@@ -300,7 +303,7 @@ class PartitionHandlers:
                         log.warning(
                             "message is not sent back yet",
                             subject=registration.subject,
-                            queue_offset=taken.queue_offset,
+                            queue_offset=taken.item.queue_offset,
                             reason=str(error),
                         )
                     if isinstance(error, RequestRefused) and self._stopping:

@@ -49,6 +49,7 @@ class PullClient:
             progressed=self._progressed,
             blocked=self._lane_blocked,
             refused=lambda error: self.claim.note(error),
+            may_start=lambda: self.claim.is_remembered,
         )
         self.claim = QueueClaim(
             registration,

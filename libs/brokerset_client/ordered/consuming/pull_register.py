@@ -35,7 +35,6 @@ from brokerset_protocol.headers.ordered import (
     ConsumerHeartbeat,
     ConsumerHeartbeatResponse,
 )
-from brokerset_protocol.subject_words import ConsumeStrategy
 from brokerset_runtime.clock import Clock
 
 log = structlog.get_logger(__name__)
@@ -355,11 +354,6 @@ def _check(subject: str, group: str, options: SubscriptionOptions) -> None:
     wrong = names.check_group(group)
     if wrong is not None:
         problems.append(wrong)
-    if options.consume_strategy is not ConsumeStrategy.EXCLUSIVE:
-        problems.append(
-            f"consume_strategy {options.consume_strategy} is not supported by this consumer: use Exclusive, "
-            "or a push consumer, which shares queues among the members of its group"
-        )
     try:
         subscriptions.parse(subject, options.tags)
     except Rejected as error:

@@ -85,8 +85,9 @@ class QueueAcks:
         found = lanes.ack_range
         if lanes is not claim.lanes or found is None or not self._registration.may_go_on():
             return
+        asked_at = self._registration.clock.monotonic()
         try:
-            position = await claim.queue.acknowledge(*found)
+            answer = await claim.queue.acknowledge(*found)
         except AckRefused as error:
             # The position is another one than we know: the claim says which.
             log.warning("ack was refused", queue=claim.name, reason=str(error), position=error.position)
@@ -95,8 +96,7 @@ class QueueAcks:
         if lanes is not claim.lanes:
             return
         self._registration.counters.acks += 1
-        lanes.acknowledged(min(max(position, found[1] + 1), lanes.handled_to))
-        claim.progressed()
+        claim.acknowledged(lanes, asked_at, found[1], answer)
 
     async def _release(self) -> None:
         for attempt in range(1, self._registration.settings.release_attempts + 1):

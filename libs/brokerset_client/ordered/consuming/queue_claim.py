@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -15,6 +16,7 @@ from brokerset_client.ordered.consuming.queue_requests import OwnedQueue
 from brokerset_client.ordered.consuming.registration import Registration
 from brokerset_client.retry import STALE_ROUTE_CODES
 from brokerset_protocol.codes import ResponseCode
+from brokerset_protocol.headers.ordered import AcknowledgeResponse
 
 log = structlog.get_logger(__name__)
 
@@ -71,24 +73,39 @@ class QueueClaim:
         self.began_at = -1
         """The group's position when the session claimed the queue first."""
 
+        self._said_position = -1
+        self.asked_at = -math.inf
+        """When the latest request was sent that was answered, by the consumer's monotonic clock."""
+
         self.max_offset = -1
         """What the next message of the queue will get, as last known."""
 
         self.empty_since: float | None = None
-        """Since when pulls have found nothing behind what is handled, by the consumer's monotonic clock."""
+        """Since when there was nothing that the group has not handled, by the consumer's monotonic clock."""
 
         self.empty_at: float | None = None
         """When the broker said so the last time; without an answer nothing is known of what came since."""
 
     @property
     def position(self) -> int:
-        """What is confirmed as acknowledged; -1 as long as it is not known."""
+        """The pull sequence below which all is confirmed as acknowledged; -1 as long as it is not known."""
         return -1 if self.lanes is None else self.lanes.position
+
+    @property
+    def group_position(self) -> int:
+        """The queue offset below which the group has acknowledged everything; -1: not known."""
+        return self._registration.rules.group_position(self.position, self._said_position)
 
     @property
     def is_drained(self) -> bool:
         """Whether everything up to the sealed end is acknowledged."""
-        return self.sealed_end is not None and 0 <= self.sealed_end <= self.position
+        return self.sealed_end is not None and 0 <= self.sealed_end <= self.group_position
+
+    @property
+    def is_remembered(self) -> bool:
+        """Whether the broker has not given the session's messages to others for its silence."""
+        registration = self._registration
+        return registration.clock.monotonic() < self.asked_at + registration.rules.remembered_seconds
 
     @property
     def name(self) -> str:
@@ -103,29 +120,30 @@ class QueueClaim:
             self.progressed()
 
     async def confirm(self) -> None:
-        """Make the broker know our epoch, and learn the group's position. Raises `ClientError`."""
+        """Make the broker know our epoch, and learn where to go on. Raises `ClientError`."""
         async with self._claiming:
             if self.is_confirmed and self.lanes is not None:
                 return
             lanes = self.lanes
+            asked_at = self._registration.clock.monotonic()
             try:
                 answer = await self.queue.claim(-1 if lanes is None else lanes.pulled_to)
             except RequestRefused as error:
                 if error.code != ResponseCode.BROKERSET_OFFSET_OUT_OF_RANGE or lanes is None:
                     raise
                 self._registration.counters.resynced += 1
-                log.error(
-                    "the queue ends before what was pulled: its broker has lost messages",
-                    queue=self.name,
-                    pulled_to=lanes.pulled_to,
-                    reason=str(error),
-                )
+                if self._registration.rules.shared:
+                    log.warning("what was pulled is given again", queue=self.name, reason=str(error))
+                else:
+                    log.error(
+                        "the queue ends before what was pulled: its broker has lost messages",
+                        queue=self.name,
+                        pulled_to=lanes.pulled_to,
+                        reason=str(error),
+                    )
                 await self.forget()
                 return
             self.is_confirmed = True
-            if self.began_at < 0:
-                self.began_at = answer.position
-            self.max_offset = answer.max_offset
             self.seal(answer.sealed_end if answer.sealed_end >= 0 else None)
             if lanes is not None and lanes.position <= answer.position <= lanes.handled_to:
                 lanes.acknowledged(answer.position)
@@ -141,15 +159,15 @@ class QueueClaim:
                 self.lanes = Lanes(answer.position, self._registration.settings.lanes)
                 self.is_fresh = True
                 self._handlers.use(self.lanes)
-            if answer.max_offset <= answer.position:
-                self.note_empty()
-        self.progressed()
+            self.observe(asked_at, answer.max_offset, answer.group_position)
+            if self.began_at < 0:
+                self.began_at = self.group_position
 
     async def forget(self) -> None:
-        """Drop what was pulled, and wait for its handlers: their keys come again."""
+        """Drop what was pulled, and wait for its handlers: their messages come again."""
         self.is_confirmed = False
         self.lanes = None
-        self.not_empty()
+        self.empty_since = self.empty_at = None
         self._handlers.use(None)
         await self._handlers.quiet()
 
@@ -159,17 +177,32 @@ class QueueClaim:
             self._registration.heartbeat_soon()
         self._wakes.pull.set()
 
-    def note_empty(self) -> None:
-        """The broker has nothing behind what was pulled."""
-        lanes = self.lanes
-        if lanes is None or lanes.position >= lanes.pulled_to:
+    def observe(self, asked_at: float, max_offset: int, said_position: int) -> None:
+        """What a claim or a pull has found: the end of the queue, and the position of a Shared group."""
+        self._answered(asked_at, said_position)
+        if self.group_position < max_offset or max_offset != self.max_offset:
+            self.empty_since = self.empty_at = None
+        if self.group_position >= max_offset:
             self.empty_at = self._registration.clock.monotonic()
-            if self.empty_since is None:
-                self.empty_since = self.empty_at
+            self.empty_since = self.empty_at if self.empty_since is None else self.empty_since
+        self.max_offset = max_offset
+        self.progressed()
 
-    def not_empty(self) -> None:
-        """There is something to be handled, or nothing is known."""
-        self.empty_since = self.empty_at = None
+    def acknowledged(
+        self, lanes: MessageLanes, asked_at: float, last: int, answer: AcknowledgeResponse
+    ) -> None:
+        """The broker has confirmed everything up to, and with, the pull sequence `last`."""
+        lanes.acknowledged(min(max(answer.position, last + 1), lanes.handled_to))
+        self._answered(asked_at, answer.group_position)
+        self.progressed()
+
+    def _answered(self, asked_at: float, said_position: int) -> None:
+        if said_position >= 0:
+            self._said_position = said_position
+        was_remembered = self.is_remembered
+        self.asked_at = max(self.asked_at, asked_at)
+        if not was_remembered:
+            self._handlers.dispatch()
 
     def note(self, error: ClientError) -> None:
         """What an error of any request says about the claim."""

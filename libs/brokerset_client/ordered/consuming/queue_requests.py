@@ -1,4 +1,4 @@
-"""What the owner of a partition asks its broker, by the ownership epoch; all raise `ClientError`s."""
+"""What a session asks the broker of a queue, by the epoch of its partition; all raise `ClientError`s."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TypeVar
 from brokerset_client.calls import PULL_STATUS, PullStatus
 from brokerset_client.errors import MessageUnreadable, RequestRefused
 from brokerset_client.messages import MessageView, split_records
+from brokerset_client.ordered.consuming.consume_rules import ConsumeRules
 from brokerset_client.ordered.transport import OrderedTransport
 from brokerset_formats import names
 from brokerset_protocol import headers
@@ -36,24 +37,29 @@ class PulledMessages:
     """What a pull found, and where to go on."""
 
     status: PullStatus
-    messages: list[MessageView]
-    next_queue_offset: int
+    messages: list[tuple[int, MessageView]]
+    """Each with its pull sequence."""
+
+    next_sequence: int
     max_queue_offset: int
     """What the next message of the queue will get."""
 
+    group_position: int
+    """Below it the members of a Shared group have acknowledged everything; else -1."""
+
 
 class AckRefused(RequestRefused):
-    """The acknowledgement does not continue at the group's position, or goes too far."""
+    """The acknowledgement does not continue at the session's position, or goes too far."""
 
     def __init__(self, position: int, remark: str, where: str) -> None:
         super().__init__(ResponseCode.BROKERSET_ACK_REFUSED, remark, where)
         self.position = position
-        """Where the broker says that the group is."""
+        """Where the broker says that it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnedQueue:
-    """One queue that a session owns by an epoch, as its broker knows it."""
+    """One queue that a session consumes by an epoch, as its broker knows it."""
 
     transport: OrderedTransport
     subject: str
@@ -65,10 +71,11 @@ class OwnedQueue:
     group: str
     session: str
     epoch: int
+    rules: ConsumeRules
     request_seconds: float
 
     async def claim(self, pulled_to: int) -> ClaimQueueResponse:
-        """CLAIM_QUEUE (21032); `pulled_to` -1: nothing of this session's counts."""
+        """CLAIM_QUEUE (21032); `pulled_to` is a pull sequence, -1: nothing of this session's counts."""
         header = ClaimQueue(
             topic=self.topic,
             consumer_group=self.group,
@@ -76,12 +83,13 @@ class OwnedQueue:
             epoch=self.epoch,
             session=self.session,
             pulled_to=pulled_to,
+            shared=self.rules.shared,
         )
         answer = await self._request(RequestCode.BROKERSET_CLAIM_QUEUE, header)
         return self._read(ClaimQueueResponse, answer)
 
     async def pull(
-        self, queue_offset: int, messages_max: int, subscription: SubscriptionData, suspend_ms: int
+        self, pull_sequence: int, messages_max: int, subscription: SubscriptionData, suspend_ms: int
     ) -> PulledMessages:
         """PULL_MESSAGE (11) with the epoch; the broker may keep it for `suspend_ms` milliseconds."""
         flag = PullSysFlag.SUBSCRIPTION | (PullSysFlag.SUSPEND if suspend_ms > 0 else 0)
@@ -89,7 +97,7 @@ class OwnedQueue:
             PullKey.CONSUMER_GROUP: self.group,
             PullKey.TOPIC: self.topic,
             PullKey.QUEUE_ID: str(self.queue_id),
-            PullKey.QUEUE_OFFSET: str(queue_offset),
+            PullKey.QUEUE_OFFSET: str(pull_sequence),
             PullKey.MAX_MSG_NUMS: str(messages_max),
             PullKey.SYS_FLAG: str(flag),
             PullKey.COMMIT_OFFSET: "0",
@@ -107,19 +115,21 @@ class OwnedQueue:
         if status is None:
             raise RequestRefused(answer.code, answer.remark or "no reason given", self._where)
         header = self._read(PullMessageResponse, answer)
-        messages: list[MessageView] = []
+        messages: list[tuple[int, MessageView]] = []
         if status is PullStatus.FOUND:
             try:
                 retried = self.topic.removeprefix(names.RETRY_PREFIX)
-                messages = split_records(answer.body, self.broker_group, retried)
+                views = split_records(answer.body, self.broker_group, retried)
             except MessageUnreadable as error:
                 raise self._unreadable(str(error)) from error
+            messages = self.rules.numbered(pull_sequence, views)
             if subscription.tags_set:
-                messages = [message for message in messages if message.tags in subscription.tags_set]
-        return PulledMessages(status, messages, header.next_begin_offset, header.max_offset)
+                messages = [each for each in messages if each[1].tags in subscription.tags_set]
+        said = -1 if header.group_position is None else header.group_position
+        return PulledMessages(status, messages, header.next_begin_offset, header.max_offset, said)
 
-    async def acknowledge(self, first: int, last: int) -> int:
-        """ACKNOWLEDGE (21033): the group's position after it. Raises `AckRefused`."""
+    async def acknowledge(self, first: int, last: int) -> AcknowledgeResponse:
+        """ACKNOWLEDGE (21033) of pull sequences. Raises `AckRefused`."""
         header = Acknowledge(
             topic=self.topic,
             consumer_group=self.group,
@@ -131,10 +141,10 @@ class OwnedQueue:
         )
         refused = ResponseCode.BROKERSET_ACK_REFUSED
         answer = await self._request(RequestCode.BROKERSET_ACKNOWLEDGE, header, accept=refused)
-        position = self._read(AcknowledgeResponse, answer).position
+        found = self._read(AcknowledgeResponse, answer)
         if answer.code == refused:
-            raise AckRefused(position, answer.remark or "no reason given", self._where)
-        return position
+            raise AckRefused(found.position, answer.remark or "no reason given", self._where)
+        return found
 
     async def release(self) -> ReleaseQueueResponse:
         """RELEASE_QUEUE (21034)."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
+from brokerset_client.ordered.consuming.consume_rules import RULES, ConsumeRules
 from brokerset_client.ordered.consuming.handling import HandlerCaller, HandlingContext
 from brokerset_client.ordered.consuming.ordered_message import OrderedMessage
 from brokerset_client.ordered.consuming.permission import NO_PERMISSION, Permission
@@ -39,7 +40,8 @@ class Counters:
     """Partitions whose broker said that a newer owner is known."""
 
     resynced: int = 0
-    """Times that the position was none of the broker's: the log had lost its end, or was reset."""
+    """Times that the position was none of the broker's: the log had lost its end, or was reset. Of a Shared
+    group it is so after each change of the master, too."""
 
     expired: int = 0
     """Queue offsets that retention had taken before they were consumed."""
@@ -72,6 +74,16 @@ class Registration:
 
     running: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while there are some."""
+
+    @property
+    def rules(self) -> ConsumeRules:
+        """What differs between Exclusive and Shared groups."""
+        return RULES[self.options.consume_strategy]
+
+    @property
+    def sends_back(self) -> bool:
+        """Whether messages that have failed go to the group's retry topic, which it consumes, too."""
+        return self.rules.shared or self.strategy is OrderStrategy.BEST_TRIED
 
     def may_begin(self) -> bool:
         """Whether something new may start now."""

@@ -105,4 +105,7 @@ class SubscriptionOptions:
     """What the subject must be; another one is refused by the controllers. None: as it is."""
 
     consume_strategy: ConsumeStrategy = ConsumeStrategy.EXCLUSIVE
+    """Shared: all members of the group are given messages of all partitions, in no order, and what fails goes
+    to the retry topic. Members of one group choose the same."""
+
     failures: FailurePolicy = field(default_factory=FailurePolicy)

@@ -15,20 +15,19 @@ from brokerset_client.ordered.consuming.failures import (
     spaced,
 )
 from brokerset_client.retry import Backoff
-from brokerset_protocol.subject_words import OrderStrategy
 
-STRICT, BEST_TRIED = OrderStrategy.STRICT, OrderStrategy.BEST_TRIED
+HERE, SENT_BACK = False, True
 
 
 def decided(
-    strategy: OrderStrategy,
+    sends_back: bool,
     policy: FailurePolicy | None = None,
     *,
     attempt: int = 1,
     reconsume_times: int = 0,
 ) -> AfterFailure:
     return decide_after_failure(
-        strategy,
+        sends_back,
         policy or FailurePolicy(),
         attempt=attempt,
         reconsume_times=reconsume_times,
@@ -38,7 +37,7 @@ def decided(
 
 def test_strict_tries_again_here_with_growing_waits() -> None:
     """A message of a Strict subject stays where it is; waits double up to their bound (statement 38)."""
-    waits = [decided(STRICT, attempt=attempt) for attempt in (1, 2, 3, 20)]
+    waits = [decided(HERE, attempt=attempt) for attempt in (1, 2, 3, 20)]
 
     assert waits == [RetryHere(0.1), RetryHere(0.2), RetryHere(0.4), RetryHere(30.0)]
 
@@ -63,8 +62,8 @@ def test_the_subscription_says_what_becomes_of_poison(poison: PoisonPolicy, then
     """After the last attempt of a Strict message its policy decides; blocking is the default."""
     policy = FailurePolicy(attempts_max=10, poison=poison)
 
-    assert isinstance(decided(STRICT, policy, attempt=9), RetryHere)
-    assert decided(STRICT, policy, attempt=10) == then
+    assert isinstance(decided(HERE, policy, attempt=9), RetryHere)
+    assert decided(HERE, policy, attempt=10) == then
     assert FailurePolicy().poison is PoisonPolicy.BLOCK
 
 
@@ -72,7 +71,7 @@ def test_best_tried_sends_back_and_gives_up_in_the_end() -> None:
     """Each failure makes a copy for retry, the one after the last retry a dead letter (statement 39)."""
     policy = FailurePolicy(reconsume_max=3)
 
-    copies = [decided(BEST_TRIED, policy, reconsume_times=times) for times in range(5)]
+    copies = [decided(SENT_BACK, policy, reconsume_times=times) for times in range(5)]
 
     assert [copy == SendBack(dead=True) for copy in copies] == [False, False, False, True, True]
 

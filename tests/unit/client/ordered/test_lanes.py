@@ -17,7 +17,7 @@ def lanes_of(*lanes: int, limits: LaneLimits | None = None, position: int = 1) -
 def offsets_taken(lanes: Lanes[str], now: float = 0.0) -> list[int]:
     found = []
     while (taken := lanes.take(now)) is not None:
-        found.append(taken.queue_offset)
+        found.append(taken.pull_sequence)
     return found
 
 
@@ -60,7 +60,7 @@ def test_a_failed_message_stays_first_and_stops_its_lane_alone() -> None:
     assert lanes.next_retry == 2.0
     again = lanes.take(2.0)
     assert again is not None
-    assert (again.queue_offset, again.attempt) == (1, 2)
+    assert (again.pull_sequence, again.attempt) == (1, 2)
     assert lanes.ack_range is None
 
 
@@ -80,7 +80,7 @@ def test_attempts_are_counted_until_the_message_is_done() -> None:
     following = lanes.take(9.0)
 
     assert following is not None
-    assert (following.queue_offset, following.attempt) == (2, 1)
+    assert (following.pull_sequence, following.attempt) == (2, 1)
     assert list(lanes.blocked()) == []
 
 
@@ -93,7 +93,7 @@ def test_what_was_put_back_is_no_failure() -> None:
     taken = lanes.take(0.0)
 
     assert taken is not None
-    assert (taken.queue_offset, taken.attempt) == (1, 1)
+    assert (taken.pull_sequence, taken.attempt) == (1, 1)
 
 
 def test_queue_offsets_without_a_message_count_as_done() -> None:

@@ -14,7 +14,6 @@ from brokerset_client.ordered.consuming import (
     SubscriptionOptions,
 )
 from brokerset_client.ordered.consuming.failures import FailurePolicy
-from brokerset_protocol.subject_words import ConsumeStrategy
 from brokerset_rig.fake_subject import GROUP, FakeSubject, FakeTransport
 from brokerset_rig.ordered_consumers import LoopClock, Recorder, consumer_of
 from brokerset_rig.waiting import until
@@ -184,7 +183,6 @@ async def test_a_group_consumes_a_subject_once_in_a_process() -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (SubscriptionOptions(consume_strategy=ConsumeStrategy.SHARED), "Shared is not supported"),
         (SubscriptionOptions(failures=FailurePolicy(attempts_max=0)), "attempts_max is 0"),
         (SubscriptionOptions(tags="||"), "only separators"),
     ],
