@@ -26,6 +26,7 @@ from brokerset_formats.hosts import Host
 from brokerset_runtime.remoting import Handler
 from brokerset_sim.network import Endpoint, SimAsker
 from brokerset_sim.ordered_log import Entry, ModelSource, ModelStore
+from brokerset_sim.ordered_plan import DELAY_LEVELS
 from brokerset_sim.ordered_time import RatedHost, RatedProcess
 from brokerset_spec.broker_settings import BrokerSettings
 
@@ -76,7 +77,15 @@ class ModelBroker(Broker):
         self._waiters: deque[tuple[int, Callable[[PutStatus], None]]] = deque()
         self._switch = asyncio.Lock()
         node.store.clock = process.clock
-        with mock.patch.object(app, "MessageStore", return_value=node.store):
+        dice = node.group.world.random_for(f"pull logs {process.name}")
+
+        def draw_start() -> int:
+            return dice.getrandbits(40) << 20
+
+        with (
+            mock.patch.object(app, "MessageStore", return_value=node.store),
+            mock.patch.object(app, "draw_start", draw_start),
+        ):
             self._build()
         self.admission.when_durable = self.when_confirmed
         self._source = cast(Any, ModelSource(node.store, process.clock))
@@ -124,6 +133,7 @@ class ModelBroker(Broker):
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.metadata.run())
             tasks.create_task(self._tick())
+            tasks.create_task(self._shared_groups.run())
             for work in self.more_tasks():
                 tasks.create_task(work)
 
@@ -294,6 +304,7 @@ class BrokerNode:
             enable_controller_mode=True,
             message_index_enable=False,
             auto_create_topic_enable=False,
+            message_delay_level=DELAY_LEVELS,
             flush_consumer_offset_interval=NEVER_MS,
         )
 

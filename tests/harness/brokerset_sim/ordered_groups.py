@@ -325,6 +325,19 @@ class GroupModel:
             if self._hears_controllers(each):
                 self.world.wire.call_later(0.001 + self.dice.random() * 0.05, self._tell, each)
 
+    def fenced(self) -> list[tuple[str, int]]:
+        """Topics and queues that the master keeps a fence for; none if nobody leads now."""
+        master = self._leads_now()
+        if master is None or master.broker is None:
+            return [("nobody leads", -1)]
+        fences = master.broker.ordered.state.fences
+        return [
+            (topic, queue_id)
+            for topic, groups in sorted(fences.items())
+            for queues in groups.values()
+            for queue_id in queues
+        ]
+
     def begins(self, node: BrokerNode, epoch: int) -> bool:
         """Whether a broker that takes the role still may."""
         return self.epoch == epoch and self.master is node
