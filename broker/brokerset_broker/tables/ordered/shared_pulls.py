@@ -88,7 +88,7 @@ class PullLog:
         return left
 
     def _below(self, sequence: int) -> list[int]:
-        """What it has below a pull sequence, which may lie below its position: acks are repeated, and late."""
+        """What it has below a pull sequence, which may lie below its position: acks may be late."""
         return self._pending[: max(0, sequence - self.position)]
 
 
