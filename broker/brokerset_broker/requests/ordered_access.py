@@ -87,6 +87,17 @@ class OrderedAccess:
                     f"epoch {epoch} has not claimed {key} from this master: claim it, with pulledTo",
                 )
 
+    def acknowledging(self, key: ClaimKey, epoch: int, session: str) -> PullSession | PullLog:
+        """The pulls of a session that owns the queue, and whose acks count now. Raises `Rejected`."""
+        pulls = self.owner(key, epoch, session, "ack")
+        if self._offsets.is_held(key.group, key.topic):
+            raise Rejected(ResponseCode.SYSTEM_BUSY, f"offsets of {key} are being changed; acknowledge again")
+        if self._offsets.has_reset(key.group, key.topic, key.queue_id):
+            raise Rejected(
+                ResponseCode.BROKERSET_NOT_CLAIMED, f"the position of {key} was reset: claim it again"
+            )
+        return pulls
+
     def lock(self, key: ClaimKey, epoch: int, session: str) -> None:
         """Lock the queue for a session, or renew its lock. Raises `Rejected` while a client has it.
 

@@ -91,6 +91,10 @@ class PullLog:
         left, self._pending = self.unacknowledged(self.end), []
         return left
 
+    def _below(self, sequence: int) -> list[int]:
+        """What it has below a pull sequence, which may lie below its position: acks may be late."""
+        return self._pending[: max(0, sequence - self.position)]
+
 
 class SharedQueue:
     """The pull logs of one queue and group, and what of the queue nobody has."""

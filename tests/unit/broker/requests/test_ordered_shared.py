@@ -247,6 +247,43 @@ async def test_a_gap_in_an_ack_sends_copies_once(brokers: Brokers) -> None:
     assert bodies(master, "SCHEDULE_TOPIC_XXXX", 2) == [b"1", b"0", b"2"]
 
 
+async def test_what_is_passed_over_counts_when_its_copies_are_confirmed(brokers: Brokers) -> None:
+    """A copy may be lost with the end of the log until then: the message is not acknowledged before it."""
+    master = await brokers.master()
+    await master.send(3)
+    (one,) = await shared(master, "s1")
+    await one.pull()
+    ack = await master.start(21_033, **owner(), first=one.start + 1, last=one.start + 2)
+    master.log.confirm(master.log.max_offset)  # the retry topic
+    await turns()
+    copied = bodies(master, "SCHEDULE_TOPIC_XXXX", 2)
+    early = (ack.code, master.position())
+    await master.confirm()
+
+    assert (early, copied) == ((None, 0), [b"0"])
+    assert (ack.code, master.position()) == (0, 3)
+
+
+async def test_a_reset_that_is_on_its_way_is_not_overtaken_by_an_ack(brokers: Brokers) -> None:
+    """What an ack with a gap counts while the reset is not confirmed would be skipped by the next master."""
+    master = await brokers.master()
+    await master.send(6)
+    one, two = await shared(master, "s1", "s2")
+    await one.pull(1)
+    await two.pull()
+    ack = await master.start(21_033, **owner(1, "s2"), first=two.start + 1, last=two.start + 2)
+    end = master.log.max_offset
+    fields: dict[str, Any] = {"topic": SUBJECT, "group": GROUP, "queueId": 0, "offset": 0, "timestamp": -1}
+    reset = await master.start(222, **fields, isForce="true")
+    await master.confirm(end)
+    await master.confirm()
+    slave = await failover(brokers, master, master.log.max_offset)
+    (three,) = await shared(slave, "s3")
+
+    assert (ack.code, reset.code) == (ResponseCode.SYSTEM_BUSY, 0)
+    assert await three.pull() == numbers(0, 6)
+
+
 async def test_only_what_a_session_has_is_sent_back_or_acknowledged(brokers: Brokers) -> None:
     """Messages of another session, and pull sequences that nobody was given, are refused."""
     master = await brokers.master()
