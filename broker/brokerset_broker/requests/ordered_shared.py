@@ -294,7 +294,7 @@ class SharedGroups:
         return await self._answer_ack(command, pulls)
 
     def _log(self, key: ClaimKey, header: Acknowledge) -> PullLog:
-        """The pull log that an ack is about, after a wait in which much may have changed. Raises `Rejected`."""
+        """The pull log that an ack is about, after a wait that may have changed much. Raises `Rejected`."""
         pulls = self._access.acknowledging(key, header.epoch, header.session)
         if not isinstance(pulls, PullLog) or not pulls.start <= header.first <= header.last < pulls.end:
             raise Rejected(
