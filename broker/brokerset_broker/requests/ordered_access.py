@@ -77,9 +77,9 @@ class OrderedAccess:
                 self._counters.fenced_request(request)
                 raise self._stale(key, epoch)
             case Standing.OWNER if pulls is not None:
-                self.lock(key, epoch, session)
                 if isinstance(pulls, PullLog):
-                    pulls.seen = self._clock.monotonic()
+                    session, pulls.seen = SHARED_SESSION, self._clock.monotonic()
+                self.lock(key, epoch, session)
                 return pulls
             case _:
                 raise Rejected(
@@ -101,9 +101,9 @@ class OrderedAccess:
     def lock(self, key: ClaimKey, epoch: int, session: str) -> None:
         """Lock the queue for a session, or renew its lock. Raises `Rejected` while a client has it.
 
-        All sessions of a Shared group have one lock together: `session` is `SHARED_SESSION` then, or one.
+        All sessions of a Shared group have one lock together: `session` is `SHARED_SESSION` then.
         """
-        if not self._locks.claim(key.group, self._locker(key, session), self.queue(key), epoch):
+        if not self._locks.claim(key.group, session, self.queue(key), epoch):
             raise Rejected(
                 ResponseCode.BROKERSET_QUEUE_LOCKED,
                 f"a RocketMQ client holds the lock of {key}: end that client, or wait until its lock ends",
@@ -111,10 +111,7 @@ class OrderedAccess:
 
     def unlock(self, key: ClaimKey, session: str) -> None:
         """Free the queue, if the session has it."""
-        self._locks.unlock(key.group, self._locker(key, session), [self.queue(key)])
-
-    def _locker(self, key: ClaimKey, session: str) -> str:
-        return SHARED_SESSION if key in self.ordered.claims.shared else session
+        self._locks.unlock(key.group, session, [self.queue(key)])
 
     def _stale(self, key: ClaimKey, epoch: int) -> Rejected:
         fence = self.ordered.fence(key)

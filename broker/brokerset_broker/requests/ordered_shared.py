@@ -294,7 +294,7 @@ class SharedGroups:
         return await self._answer_ack(command, pulls)
 
     def _log(self, key: ClaimKey, header: Acknowledge) -> PullLog:
-        """The pull log that an ack is about, which may have ended during a wait. Raises `Rejected`."""
+        """The pull log that an ack is about, after a wait that may have changed much. Raises `Rejected`."""
         pulls = self._access.acknowledging(key, header.epoch, header.session)
         if not isinstance(pulls, PullLog) or not pulls.start <= header.first <= header.last < pulls.end:
             raise Rejected(
@@ -323,9 +323,10 @@ class SharedGroups:
     def _save(self, key: ClaimKey, queue: SharedQueue) -> None:
         """What is acknowledged counts at once, and gets its records in this turn of the loop."""
         position = queue.acked.position
-        if position != self._offsets.query(key.group, key.topic, key.queue_id):
+        moved = position != self._offsets.query(key.group, key.topic, key.queue_id)
+        if moved:
             self._offsets.commit(key.group, key.topic, key.queue_id, position, SHARED_SESSION)
-        self._ordered.acknowledged(key, queue.acked.ranges)
+        self._ordered.acknowledged(key, queue.acked.ranges, moved=moved)
         if position > queue.confirmed_position:
             self._changes.when_offsets_confirmed(partial(_confirm, queue, position))
 

@@ -75,21 +75,21 @@ class PullLog:
         return [offset for offset in self._below(sequence) if offset not in settled]
 
     def acknowledge(self, end: int) -> None:
-        """It has handled everything below a pull sequence, which is not behind its end; it may know that."""
+        """It has handled everything below a pull sequence, which is not behind its end."""
         done = self._below(end)
         del self._pending[: len(done)]
         self.position += len(done)
         for queue_offset in done:
             self.queue.settle(queue_offset, queue_offset + 1)
 
+    def _below(self, sequence: int) -> list[int]:
+        """What it has below a pull sequence, which may lie below its position: acks may be late."""
+        return self._pending[: max(0, sequence - self.position)]
+
     def abandon(self) -> list[int]:
         """It ends: what it has not acknowledged."""
         left, self._pending = self.unacknowledged(self.end), []
         return left
-
-    def _below(self, sequence: int) -> list[int]:
-        """What it has below a pull sequence, which may lie below its position: acks may be late."""
-        return self._pending[: max(0, sequence - self.position)]
 
 
 class SharedQueue:

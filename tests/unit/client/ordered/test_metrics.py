@@ -48,6 +48,7 @@ MEMBER = SubscriptionMeasurements(
     group="billing",
     session="s1",
     order_strategy="Strict",
+    consume_strategy="Exclusive",
     generation=1,
     version=4,
     permission_seconds=21.0,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brokerset_rig.ordered_oracle import Act, judge, judge_stored, read_act, write_act
+from brokerset_rig.ordered_oracle import Act, judge, judge_stored, judge_unordered, read_act, write_act
 
 SENT = {"k": 3}
 
@@ -61,3 +61,11 @@ def test_a_line_is_read_as_it_was_written() -> None:
     act = Act("begin", "p1-3", 7, 12, "c1:99")
 
     assert read_act(write_act(act)) == act
+
+
+def test_a_shared_group_may_handle_in_any_order_and_again_but_must_handle_all() -> None:
+    acts = [Act("end", "k", number, 1, "s") for number in (2, 0, 2)]
+    verdict = judge_unordered([Act("begin", "k", 1, 1, "s"), *acts], SENT)
+
+    assert (verdict.handled, verdict.repeated, dict(verdict.kinds)) == (2, 1, {"lost": 1})
+    assert dict(judge_unordered([*acts, Act("end", "x", 0, 1, "s")], SENT).kinds) == {"lost": 1, "unknown": 1}
