@@ -45,8 +45,9 @@ log = structlog.get_logger(__name__)
 EXPIRE_SECONDS: Final = 1.0
 """Time between two searches for sessions that ask for nothing any more."""
 
-READS_MAX: Final = 1_000
-"""Reads of a queue for one pull; filters skip many messages in each."""
+SKIPS_MAX: Final = 10
+"""Reads of a queue for one pull in which a filter skips messages, up to 800 in each: no other request is
+served meanwhile."""
 
 _PASSED_BY: Final = (
     GetStatus.FOUND,
@@ -222,7 +223,8 @@ class SharedGroups:
             return found
         queue = pulls.queue
         queue.expire(self._store.queue_min(key.topic, key.queue_id))
-        for _ in range(READS_MAX):
+        skips = 0
+        while skips < SKIPS_MAX:
             candidate = queue.candidate()
             if found.count >= messages_max or candidate is None:
                 break
@@ -233,6 +235,7 @@ class SharedGroups:
             following = got.next_queue_offset - got.message_count
             if following > queue_offset:
                 queue.settle(queue_offset, queue_offset + 1 if again else following)
+                skips += 1
                 continue
             if found.count and found.size + got.size > bytes_max:
                 break

@@ -163,8 +163,11 @@ class SharedQueue:
         self.acked.add(first, end)
         self.next_new = max(self.next_new, end)
         del self._again[bisect_left(self._again, first) : bisect_left(self._again, end)]
-        for queue_offset in [offset for offset in self.sent_back if first <= offset < end]:
-            del self.sent_back[queue_offset]
+        if end == first + 1:  # an ack of many messages comes one by one
+            self.sent_back.pop(first, None)
+        else:
+            for queue_offset in [offset for offset in self.sent_back if first <= offset < end]:
+                del self.sent_back[queue_offset]
 
     def expire(self, queue_min: int) -> None:
         """The messages below a queue offset are gone."""

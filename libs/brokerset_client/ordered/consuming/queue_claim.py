@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 import structlog
 
@@ -19,6 +20,10 @@ from brokerset_protocol.codes import ResponseCode
 from brokerset_protocol.headers.ordered import AcknowledgeResponse
 
 log = structlog.get_logger(__name__)
+
+ABSENCE_SECONDS: Final = 60.0
+"""A broker that has not answered for so long may have been down, and be late with delayed messages. The time
+that a pull may wait comes on top."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +86,8 @@ class QueueClaim:
         """What the next message of the queue will get, as last known."""
 
         self.empty_since: float | None = None
-        """Since when there was nothing that the group has not handled, by the consumer's monotonic clock."""
+        """Since when there was nothing that the group has not handled, by the consumer's monotonic clock, and
+        the broker was never absent."""
 
         self.empty_at: float | None = None
         """When the broker said so the last time; without an answer nothing is known of what came since."""
@@ -180,11 +186,14 @@ class QueueClaim:
     def observe(self, asked_at: float, max_offset: int, said_position: int) -> None:
         """What a claim or a pull has found: the end of the queue, and the position of a Shared group."""
         self._answered(asked_at, said_position)
-        if self.group_position < max_offset or max_offset != self.max_offset:
+        now = self._registration.clock.monotonic()
+        usual = self._registration.settings.suspend_ms / 1000
+        absent = self.empty_at is not None and now - self.empty_at > usual + ABSENCE_SECONDS
+        if self.group_position < max_offset or max_offset != self.max_offset or absent:
             self.empty_since = self.empty_at = None
         if self.group_position >= max_offset:
-            self.empty_at = self._registration.clock.monotonic()
-            self.empty_since = self.empty_at if self.empty_since is None else self.empty_since
+            self.empty_at = now
+            self.empty_since = now if self.empty_since is None else self.empty_since
         self.max_offset = max_offset
         self.progressed()
 

@@ -8,7 +8,9 @@ from unittest import mock
 
 import pytest
 
+from brokerset_broker.requests import ordered_shared
 from brokerset_broker.requests.ordered_shared import draw_start
+from brokerset_broker.store import reading
 from brokerset_broker.tables.locks import SESSION_LOCK_SECONDS
 from brokerset_broker.tables.ordered import shared_pulls
 from brokerset_broker.tables.ordered.values import ClaimKey
@@ -226,6 +228,19 @@ async def test_what_the_filter_drops_is_acknowledged(brokers: Brokers) -> None:
 
     assert (got, one.following) == ([], one.start)
     assert (master.position(), claimed.ext["groupPosition"]) == (5, "5")
+
+
+async def test_a_filter_that_drops_much_does_not_keep_others_waiting(brokers: Brokers) -> None:
+    """A pull gives up after a few reads, and says that it is to be repeated at once; then it goes on there."""
+    master = await brokers.master()
+    await master.send(5)
+    (one,) = await shared(master, "s1")
+    with mock.patch.object(reading, "FILTER_UNITS_MIN", 1), mock.patch.object(ordered_shared, "SKIPS_MAX", 3):
+        calls = [await one.pull_call(one.start, subscription="other") for _ in range(2)]
+
+    assert [call.code for call in calls] == [ResponseCode.PULL_RETRY_IMMEDIATELY, NOTHING]
+    assert [call.ext["nextBeginOffset"] for call in calls] == [str(one.start)] * 2
+    assert master.position() == 5
 
 
 async def test_a_gap_in_an_ack_sends_copies_once(brokers: Brokers) -> None:

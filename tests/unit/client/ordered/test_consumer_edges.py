@@ -19,6 +19,7 @@ from brokerset_client.ordered.consuming import (
 )
 from brokerset_client.ordered.consuming.pulling import Puller
 from brokerset_protocol.subject_words import OrderStrategy
+from brokerset_rig import fake_subject
 from brokerset_rig.fake_subject import FakeSubject, FakeTransport
 from brokerset_rig.ordered_consumers import Recorder, consumer_of
 from brokerset_rig.waiting import until
@@ -102,6 +103,30 @@ async def test_a_retry_queue_that_is_not_asked_is_not_empty(trouble: str) -> Non
         await until(lambda: subject.finished, LONG)
 
     assert too_early == set()
+    assert [message.body for message in recorder.handled] == [b"1"]
+
+
+async def test_a_broker_that_was_away_has_to_be_seen_without_copies_once_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While it was down it delivered none: copies that were due come when it is up (statement 81)."""
+    monkeypatch.setattr(fake_subject, "DELAY_SECONDS", 900.0)  # 500 s, and 400 s in which it is down
+    subject = FakeSubject(1, strategy=OrderStrategy.BEST_TRIED)
+    transport = FakeTransport(subject)
+    recorder = Recorder()
+    recorder.failing["a"] = 1
+    subject.send("a", b"1")
+    subject.seal(0)
+
+    settings = OrderedConsumerSettings(retry_finished_seconds=600)
+    async with consumer_of(subject, recorder.handle, transport=transport, settings=settings):
+        await asyncio.sleep(400)
+        transport.brokers_cut = True
+        subject.new_master()
+        await asyncio.sleep(400)
+        transport.brokers_cut = False
+        await until(lambda: subject.finished, 3_000)
+
     assert [message.body for message in recorder.handled] == [b"1"]
 
 
