@@ -231,7 +231,7 @@ async def test_what_the_filter_drops_is_acknowledged(brokers: Brokers) -> None:
 
 
 async def test_a_filter_that_drops_much_does_not_keep_others_waiting(brokers: Brokers) -> None:
-    """A pull gives up after a few reads, and says that it is to be repeated at once; then it goes on there."""
+    """A pull gives up after a few reads, and is to be repeated at once; then it goes on where it was."""
     master = await brokers.master()
     await master.send(5)
     (one,) = await shared(master, "s1")
