@@ -146,7 +146,7 @@ class ClaimProcessor:
         reset = claims.was_reset(key) or self._offsets.has_reset(key.group, key.topic, key.queue_id)
         self._offsets.take_reset(key.group, key.topic, key.queue_id)
         if header.shared:
-            return self._shared.answer_claim(command, key, header)
+            return await self._shared.answer_claim(command, key, header)
         position = self._access.position(key)
         end = self._store.queue_max(key.topic, key.queue_id)
         answer = ClaimQueueResponse(

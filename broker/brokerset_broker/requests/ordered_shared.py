@@ -154,13 +154,16 @@ class SharedGroups:
         )
 
     async def repeat_claim(self, command: Command, key: ClaimKey, header: ClaimQueue) -> Command:
-        """Answer the claim of a known session, once all that it says is confirmed."""
+        """Answer the claim of a known session."""
         self._access.owner(key, header.epoch, header.session, "claim")
-        await self._all_confirmed()
-        return self.answer_claim(command, key, header)
+        return await self.answer_claim(command, key, header)
 
-    def answer_claim(self, command: Command, key: ClaimKey, header: ClaimQueue) -> Command:
-        """The fence is confirmed: begin a pull log, or go on with the one that `pulledTo` is of."""
+    async def answer_claim(self, command: Command, key: ClaimKey, header: ClaimQueue) -> Command:
+        """The fence is confirmed: begin a pull log, or go on with the one that `pulledTo` is of.
+
+        The group's position may be that of acks which are on their way: it is answered when they are
+        confirmed.
+        """
         queue = self._ordered.claims.shared.get(key)
         known = None if queue is None else queue.logs.get(header.session)
         code, text = int(ResponseCode.SUCCESS), None
@@ -181,6 +184,7 @@ class SharedGroups:
             sealed_end=self._ordered.sealed_end(key.topic, key.queue_id),
             group_position=position,
         )
+        await self._all_confirmed()
         return command.reply(code, text, ext=answer.to_ext())
 
     def _queue(self, key: ClaimKey, header: ClaimQueue) -> SharedQueue:

@@ -111,6 +111,24 @@ async def test_an_ack_is_answered_when_it_is_confirmed(brokers: Brokers) -> None
     assert [(ack.code, ack.ext["groupPosition"]) for ack in acks] == [(0, "4"), (0, "4")]
 
 
+async def test_a_claim_says_no_position_that_is_not_confirmed(brokers: Brokers) -> None:
+    """Also if all sessions before have gone with acks that are on their way (statement 54)."""
+    master = await brokers.master()
+    await master.send(2)
+    (one,) = await shared(master, "s1")
+    await one.pull()
+    claim = await master.start(21_032, **owner(1, "s2"), pulledTo=-1, shared="true")
+    end = master.log.max_offset
+    await master.start(21_033, **owner(1, "s1"), first=one.start, last=one.start + 1)
+    await master.start(21_034, **owner(1, "s1"))
+    await master.confirm(end)
+    early = claim.code
+    await master.confirm()
+
+    assert early is None
+    assert (claim.code, claim.ext["groupPosition"]) == (0, "2")
+
+
 async def failover(brokers: Brokers, master: OrderedBroker, until: int) -> OrderedBroker:
     """The master ends; a slave that has its log up to `until` leads."""
     slave = brokers.make("slave")
