@@ -22,6 +22,7 @@ from brokerset_rig.ordered_run import (
 )
 
 PRODUCERS, KEYS, COUNT, RATE = 2, 40, 5_000, 400.0
+SHARED_GROUP = "mailers"
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +77,52 @@ def test_keys_keep_their_order_over_dead_and_frozen_consumers_a_dead_master_and_
     assert stored.handled == PRODUCERS * COUNT
     assert [group["members"] for group in state["groups"] if group["name"] == GROUP] == [[]]
     assert sum(each["status"] == "Open" for each in state["partitions"]) == 3
+
+
+@pytest.mark.slow
+def test_a_shared_group_handles_everything_over_dead_and_frozen_members_and_a_dead_master(
+    run: OrderedRun,
+) -> None:
+    """What a dead, or frozen, member had comes to others, and all is handled (statements 60, 71, 72, 73)."""
+    run.subject = "mails"
+    run.local("subject", "create", run.subject, "--partitions", "4")
+    for name in ("m1", "m2", "m3"):
+        run.consume(name, SHARED_GROUP, "Shared")
+    began = time.monotonic()
+    producers = [run.produce(f"s{n}", keys=KEYS, count=COUNT, rate=RATE) for n in range(PRODUCERS)]
+    time.sleep(max(0.0, began + 3 - time.monotonic()))
+    run.signal("m1", signal.SIGKILL)
+    run.signal("m2", signal.SIGSTOP)
+    run.consume("m4", SHARED_GROUP, "Shared")
+    time.sleep(2)
+    run.kill_master("orders-1")
+    sent = run.sent(producers)
+    run.wait_until_handled(PRODUCERS * COUNT, group=SHARED_GROUP)
+    run.signal("m2", signal.SIGCONT)
+    run.stop_consumers()
+
+    verdict, state = run.shared_verdict(sent, SHARED_GROUP), run.state()
+
+    assert verdict.problems == []
+    assert verdict.handled == PRODUCERS * COUNT
+    assert verdict.repeated < PRODUCERS * COUNT / 5
+    (group,) = state["groups"]
+    assert (group["name"], group["strategy"], group["members"]) == (SHARED_GROUP, "Shared", [])
+
+
+@pytest.mark.slow
+def test_a_shared_group_is_seen_and_used_from_the_command_line(local: LocalSet) -> None:
+    """Consume as a member, describe, remove."""
+    local("subject", "create", "mailbox", "--partitions", "2")
+    lines = "".join(f"k{number % 10}:{number}\n" for number in range(100))
+    local("send", "mailbox", "--file", "-", "--order-key-from", ":", stdin=lines)
+    command = ("consume", "mailbox", "--ordered", "--shared", "--group", "g", "--count", "100", "--json")
+    messages = [json.loads(line) for line in local(*command).stdout.splitlines()]
+    (group,) = json.loads(local("subject", "describe", "mailbox", "--json").stdout)["groups"]
+    local("subject", "remove-group", "mailbox", "g", "--yes")
+
+    assert sorted(message["body"] for message in messages) == sorted(lines.split())
+    assert (group["name"], group["strategy"], set(group["lag"].values())) == ("g", "Shared", {0})
 
 
 @pytest.mark.slow

@@ -1,8 +1,8 @@
 """An ordered subject under faults for as long as one wants: `make ordered-chaos`.
 
 Consumers and brokers are killed and frozen at random, and the subject is scaled, while producers send. At the end
-everything must have been handled in its order, and be stored once. The seed draws the faults; how they meet is up to
-the machine.
+everything must have been handled in its order by an Exclusive group, and handled by a Shared one, and be stored once.
+The seed draws the faults; how they meet is up to the machine.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ PAUSE_SECONDS = (0.5, 4.0)
 SETTLE_SECONDS = 120.0
 PARTITIONS = (2, 3, 4, 8)
 GROUPS = ("orders-0", "orders-1")
+MEMBERS = 3
+SHARED = "mailers"
 
 
 def say(text: str) -> None:
@@ -43,15 +45,18 @@ class Faults:
     def __init__(self, run: OrderedRun, source: random.Random) -> None:
         self.run, self.random, self.started = run, source, 0
 
-    def start_consumer(self) -> None:
+    def start_consumer(self, *, shared: bool) -> None:
         self.started += 1
-        self.run.consume(f"c{self.started}")
+        if shared:
+            self.run.consume(f"{SHARED}-{self.started}", SHARED, "Shared")
+        else:
+            self.run.consume(f"c{self.started}")
 
     def kill_consumer(self) -> None:
         name = self.random.choice(list(self.run.consumers))
         say(f"kill consumer {name}")
         self.run.signal(name, signal.SIGKILL)
-        self.start_consumer()
+        self.start_consumer(shared=name.startswith(SHARED))
 
     def freeze_consumer(self) -> None:
         name = self.random.choice(list(self.run.consumers))
@@ -64,7 +69,7 @@ class Faults:
         name = self.random.choice(list(self.run.consumers))
         say(f"consumer {name} leaves")
         self.run.consumers.pop(name).terminate()
-        self.start_consumer()
+        self.start_consumer(shared=name.startswith(SHARED))
 
     def kill_master(self) -> None:
         group = self.random.choice(GROUPS)
@@ -99,8 +104,9 @@ def chaos(folder: Path, seconds: float, seed: int) -> list[str]:
         try:
             local("subject", "create", SUBJECT, "--partitions", "2")
             faults = Faults(run, random.Random(seed))
-            for _ in range(3):
-                faults.start_consumer()
+            for _ in range(MEMBERS):
+                faults.start_consumer(shared=False)
+                faults.start_consumer(shared=True)
             count = int(seconds * RATE)
             producers = [run.produce(f"p{n}", keys=KEYS, count=count, rate=RATE) for n in range(PRODUCERS)]
             ends = time.monotonic() + seconds
@@ -109,15 +115,17 @@ def chaos(folder: Path, seconds: float, seed: int) -> list[str]:
                 faults.one()
             sent = run.sent(producers)
             run.wait_until_handled(sum(sent.values()), SETTLE_SECONDS)
+            run.wait_until_handled(sum(sent.values()), SETTLE_SECONDS, SHARED)
             run.stop_consumers()
-            verdict, stored = run.verdict(sent), run.stored(sent)
+            verdict, shared, stored = run.verdict(sent), run.shared_verdict(sent, SHARED), run.stored(sent)
         finally:
             run.end()
     say(
         f"{sum(sent.values()):,} sent, {verdict.handled:,} handled, {verdict.repeated:,} times again, "
-        f"{verdict.refused:,} late acts refused by token, {stored.handled:,} stored"
+        f"{verdict.refused:,} late acts refused by token, {stored.handled:,} stored; "
+        f"{shared.handled:,} handled by the shared group, {shared.repeated:,} times again"
     )
-    return verdict.problems + stored.problems
+    return verdict.problems + shared.problems + stored.problems
 
 
 def main() -> int:

@@ -6,9 +6,12 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
+from brokerset_broker.tables.ordered import shared_pulls
+from brokerset_sim.broken_shared import LATE_COPIES
 from brokerset_sim.ordered_plan import FAULTS, OrderedPlan, draw_ordered
 from brokerset_sim.ordered_world import simulate_ordered
 from brokerset_sim.world import Outcome
@@ -26,6 +29,9 @@ HAPPENS = (
     "answer: 21034 0",
     "answer: 310 2120",
     "answer: 310 2121",
+    "answer: 21033 2126",
+    "sent back",
+    "shared: given again after silence",
     "left",
     "role: entries lost",
     "elected: entries kept",
@@ -74,6 +80,8 @@ def test_seeds_do_every_kind_of_thing() -> None:
 
     assert [each for each in (*HAPPENS, *(f"fault: {name}" for name in FAULTS)) if not counts[each]] == []
     assert counts["handled"] > 50 * SEEDS
+    assert counts["shared: given"] > 20 * SEEDS
+    assert counts["shared: acknowledgements"] > SEEDS
     assert counts["scaled"] > SEEDS
     assert counts["role: failovers"] > SEEDS
 
@@ -105,6 +113,68 @@ def test_the_order_of_keys_survives_one_kind_of_fault(faults: tuple[str, ...]) -
     assert outcome.failure is None
     assert any(outcome.counts[f"fault: {fault}"] for fault in faults)
     assert outcome.counts["handled"] > 50
+
+
+SHARED_FAULTS = (
+    pytest.param(("kill consumer", "restart consumer", "storm"), id="71 77 members come and go"),
+    pytest.param(("pause consumer", "cut consumer from brokers"), id="72 78 members are silent"),
+    pytest.param(("kill master", "switch over", "cut off master", "slow replication"), id="73 74 masters"),
+    pytest.param(("scale", "handlers fail", "kill group"), id="76 partitions change"),
+)
+
+
+@pytest.mark.parametrize("faults", SHARED_FAULTS)
+def test_a_shared_group_handles_everything_and_nobody_has_what_another_member_has(
+    faults: tuple[str, ...],
+) -> None:
+    """One kind of fault again and again: all is handled, what is acknowledged is given to nobody again, no
+    message to two living members, and partitions are retired (statements 60, 71, 72, 73, 74, 76, 77, 78)."""
+    plan = OrderedPlan(
+        seconds=15.0,
+        faults=faults,
+        pause=1.0,
+        hold=3.0,
+        permission=4.0,
+        heartbeat=0.7,
+        consumer_groups=0,
+        shared_groups=1,
+    )
+
+    outcome = simulate_ordered(1, plan)
+
+    assert outcome.failure is None
+    assert any(outcome.counts[f"fault: {fault}"] for fault in faults)
+    assert outcome.counts["handled"] > 50
+
+
+def test_a_quiet_shared_group_gets_each_message_once() -> None:
+    """Without faults each message is given to one member, once, and all members get some."""
+    outcome = simulate_ordered(3, replace(QUIET, consumer_groups=0, shared_groups=1))
+
+    assert outcome.failure is None
+    assert outcome.counts["handled"] == outcome.counts["shared: given"] == outcome.counts["stored"] > 50
+
+
+def test_what_a_shared_group_has_and_did_not_acknowledge_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind the window nothing new is given until gaps are closed, and then all goes on (statement 44)."""
+    monkeypatch.setattr(shared_pulls, "WINDOW", 8)
+    plan = replace(QUIET, send_pause=0.03, handler_seconds=0.3, consumer_groups=0, shared_groups=1)
+
+    outcome = simulate_ordered(4, plan)
+
+    assert outcome.failure is None
+    assert outcome.counts["handled"] == outcome.counts["stored"] > 200
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_copies_for_retry_that_come_after_their_partition_was_drained_are_handled(number: int) -> None:
+    """BestTried, with handlers that fail and partitions that change all the time: nothing is lost (statements
+    39, 81)."""
+    outcome = simulate_ordered(number, replace(LATE_COPIES, seconds=15.0, shared_groups=number % 2))
+
+    assert outcome.failure is None
+    assert outcome.counts["sent back"] > 20
+    assert outcome.counts["scaled"] > 3
 
 
 @pytest.mark.parametrize("slow", [True, False], ids=["slow consumers", "fast controllers"])

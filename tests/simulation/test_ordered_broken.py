@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from brokerset_sim.broken_ordered import VARIANTS, OrderedVariant
+from brokerset_sim import broken_ordered, broken_shared
+from brokerset_sim.broken_ordered import OrderedVariant
 from brokerset_sim.ordered_world import simulate_ordered
+
+VARIANTS = (*broken_ordered.VARIANTS, *broken_shared.VARIANTS)
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
@@ -24,5 +27,6 @@ def test_a_deliberate_bug_is_caught_and_its_seed_passes_without_it(variant: Orde
 
 
 def test_there_are_enough_deliberate_bugs() -> None:
-    """At least twelve, each with its own name."""
+    """At least twelve, and four of Shared groups, each with its own name."""
     assert len({variant.name for variant in VARIANTS}) == len(VARIANTS) >= 12
+    assert len(broken_shared.VARIANTS) >= 4

@@ -138,6 +138,7 @@ class ClaimProcessor:
         if self._wanted_retry_topic(key) is not None:
             keys.append(topic_key(key.topic))
         await self._changes.change(keys, partial(self._decide_claim, key, header))
+        self._check_queue(key)
         self._check_claim(key, self._ordered.fence(key), _wanted_fence(header), header.session)
         self._counters.claims += 1
         claims = self._ordered.claims
@@ -283,10 +284,12 @@ class ClaimProcessor:
 
         def decide() -> Sequence[Change]:
             known = self._ordered.state.fence(*key)
-            deleted = known is None and (
-                self._topics.get(key.topic) is None or key.topic in self._topics.going
+            gone = known is None and (
+                self._topics.get(key.topic) is None
+                or key.topic in self._topics.going
+                or self._ordered.is_retired(key.topic, key.queue_id)
             )
-            if deleted or not fence.overtakes(known):  # or taken over, or released before
+            if gone or not fence.overtakes(known):  # or taken over, or released before
                 self._ordered.claims.confirmed(key, fence)  # without a record: it is not on its way any more
                 return ()
             return [FencesPut({f"{key.topic}@{key.group}": {key.queue_id: fence}})]
@@ -329,6 +332,12 @@ class ClaimProcessor:
             raise Rejected(
                 ResponseCode.INVALID_PARAMETER,
                 f"queueId={key.queue_id}: {subject} has no such queue here",
+            )
+        if self._ordered.is_retired(subject, key.queue_id):
+            self._counters.fenced_request("claim")
+            raise Rejected(
+                ResponseCode.BROKERSET_STALE_EPOCH,
+                f"{key} is retired: all groups have handled it; ask the controllers for the assignment",
             )
 
 

@@ -19,10 +19,10 @@ from brokerset_broker.tables.ordered.subject_plans import (
     WantedSubject,
     plan_subject,
 )
-from brokerset_broker.tables.ordered.values import Subject, SubjectsPut
+from brokerset_broker.tables.ordered.values import Subject, SubjectsPut, subject_name
 from brokerset_broker.tables.topics import QUEUES_MAX, READ_WRITE, TopicManager
 from brokerset_formats.config import TopicConfig
-from brokerset_formats.names import check_topic, is_dlq_topic, is_retry_topic, ordered_retry_topic
+from brokerset_formats.names import check_topic, is_dlq_topic, is_retry_topic
 from brokerset_protocol.bodies.ordered import SubjectQueue, SubjectQueues
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
@@ -116,7 +116,7 @@ class SubjectQueuesProcessor:
         changes: list[Change] = []
         if planned != current:
             changes.append(SubjectsPut({topic: planned}))
-            self._log_sealed(topic, current, planned)
+            self._log_changes(topic, current, planned)
         # Behind the subject: a topic of that name without one would take sends without stamps.
         grown = self._grown(topic, config, max(planned.queues, default=-1) + 1)
         if grown is not None:
@@ -129,11 +129,13 @@ class SubjectQueuesProcessor:
         return self._topics.plan_update(wanted)
 
     @staticmethod
-    def _log_sealed(topic: str, current: Subject | None, planned: Subject) -> None:
+    def _log_changes(topic: str, current: Subject | None, planned: Subject) -> None:
         for queue_id, queue in planned.queues.items():
             known = None if current is None else current.queues.get(queue_id)
             if queue.state is PartitionStatus.SEALED and (known is None or known.state is not queue.state):
                 log.info("queue is to be sealed", topic=topic, queue_id=queue_id, end=queue.end)
+            elif queue.retired and known is not None and not known.retired:
+                log.info("queue is to be retired", topic=topic, queue_id=queue_id, end=queue.end)
 
     async def _delete(self, command: Command, wanted: SubjectQueues) -> Command:
         topic = wanted.subject
@@ -153,11 +155,8 @@ class SubjectQueuesProcessor:
                 f"subject {topic}: version {wanted.version} is older than {current.version},"
                 " which is in force"
             )
-        retries = [
-            name
-            for group in self._ordered.state.fences.get(topic, {})
-            if self._topics.get(name := ordered_retry_topic(group, topic)) is not None
-        ]
+        names = [config.topic_name for config in self._topics]
+        retries = [name for name in names if name != topic and subject_name(name) == topic]
         log.info("subject is to be deleted", topic=topic, version=wanted.version, retry_topics=len(retries))
         return [TopicsDeleted((*retries, topic))]
 

@@ -15,7 +15,14 @@ import sys
 from pathlib import Path
 
 from brokerset_client import Message
-from brokerset_client.ordered import HandlingContext, OrderedClient, OrderedMessage, OrderStrategy
+from brokerset_client.ordered import (
+    ConsumeStrategy,
+    HandlingContext,
+    OrderedClient,
+    OrderedMessage,
+    OrderStrategy,
+    SubscriptionOptions,
+)
 from brokerset_rig.ordered_oracle import Act, write_act
 from brokerset_runtime.logs import configure_logs
 
@@ -61,7 +68,7 @@ async def handle(options: argparse.Namespace) -> int:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     async with OrderedClient(options.namesrv, client_id=session) as client:
         consumer = client.consumer(group=options.group)
-        consumer.subscribe(options.subject, on_message)
+        consumer.subscribe(options.subject, on_message, SubscriptionOptions(consume_strategy=options.consume))
         async with consumer:
             await stop.wait()
     return 0
@@ -82,6 +89,9 @@ def arguments() -> argparse.Namespace:
         else:
             part.add_argument("--group", required=True)
             part.add_argument("--acts", type=Path, required=True)
+            part.add_argument(
+                "--consume", type=ConsumeStrategy, choices=ConsumeStrategy, default=ConsumeStrategy.EXCLUSIVE
+            )
             part.add_argument("--work-ms", type=float, default=1.0)
     return parser.parse_args()
 

@@ -111,6 +111,20 @@ def judge(acts: Iterable[Act], sent: Mapping[str, int]) -> Verdict:
     return verdict
 
 
+def judge_unordered(acts: Iterable[Act], sent: Mapping[str, int]) -> Verdict:
+    """Compare the acts of a Shared group with what was sent: messages have no order, and none is lost."""
+    verdict = Verdict()
+    handled = Counter((act.key, act.number) for act in acts if act.what == "end")
+    wanted = {(key, number) for key, count in sent.items() for number in range(count)}
+    for key, number in sorted(handled.keys() - wanted):
+        verdict.add("unknown", f"{key} {number} was never sent")
+    for key, number in sorted(wanted - handled.keys()):
+        verdict.add("lost", f"{key} {number}")
+    verdict.handled = len(handled.keys() & wanted)
+    verdict.repeated = handled.total() - len(handled)
+    return verdict
+
+
 def judge_stored(queues: Iterable[Sequence[tuple[str, int]]], sent: Mapping[str, int]) -> Verdict:
     """Compare what the queues of a subject hold, each as keys and numbers in queue order, with what was sent."""
     verdict = Verdict()

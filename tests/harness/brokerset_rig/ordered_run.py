@@ -20,7 +20,7 @@ from brokerset_client.positions import reader_address
 from brokerset_protocol import subscriptions
 from brokerset_protocol.bodies.heartbeat import SUB_ALL
 from brokerset_rig.local_set import LocalSet
-from brokerset_rig.ordered_oracle import Verdict, judge, judge_stored, read_act
+from brokerset_rig.ordered_oracle import Verdict, judge, judge_stored, judge_unordered, read_act
 
 SUBJECT = "shop"
 GROUP = "billing"
@@ -63,17 +63,18 @@ class OrderedRun:
 
     local: LocalSet
     folder: Path
+    subject: str = SUBJECT
     started: list[subprocess.Popen[str]] = field(default_factory=list)
     consumers: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
 
-    @property
-    def acts(self) -> Path:
-        return self.folder / "acts.txt"
+    def acts(self, group: str) -> Path:
+        """Where a group's consumers write down what they do."""
+        return self.folder / f"acts-{group}.txt"
 
     def _start(self, part: str, name: str, *more: str) -> subprocess.Popen[str]:
         namesrv = self.local.state()["namesrv"]
         command = [sys.executable, "-m", "brokerset_rig.ordered_load", part, "--namesrv", namesrv]
-        command += ["--subject", SUBJECT, "--name", name, *more]
+        command += ["--subject", self.subject, "--name", name, *more]
         with (self.folder / f"{name}.log").open("a") as log:
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         self.started.append(process)
@@ -83,9 +84,11 @@ class OrderedRun:
         """Start a producer with keys of its own."""
         return self._start("send", name, "--keys", str(keys), "--count", str(count), "--rate", str(rate))
 
-    def consume(self, name: str) -> None:
+    def consume(self, name: str, group: str = GROUP, strategy: str = "Exclusive") -> None:
         """Start a consumer."""
-        self.consumers[name] = self._start("handle", name, "--group", GROUP, "--acts", str(self.acts))
+        self.consumers[name] = self._start(
+            "handle", name, "--group", group, "--acts", str(self.acts(group)), "--consume", strategy
+        )
 
     def signal(self, name: str, number: signal.Signals) -> None:
         """Do something to a consumer."""
@@ -95,12 +98,12 @@ class OrderedRun:
 
     def state(self) -> dict[str, Any]:
         """The subject, as `describe` says it."""
-        found: dict[str, Any] = json.loads(self.local("subject", "describe", SUBJECT, "--json").stdout)
+        found: dict[str, Any] = json.loads(self.local("subject", "describe", self.subject, "--json").stdout)
         return found
 
     def scale(self, partitions: int) -> None:
         """Give the subject another number of partitions, and wait until they are open."""
-        self.local("subject", "scale", SUBJECT, str(partitions))
+        self.local("subject", "scale", self.subject, str(partitions))
 
     def kill_master(self, group: str) -> None:
         """SIGKILL the process of a group's master; `up` starts it again."""
@@ -119,32 +122,39 @@ class OrderedRun:
             counts |= found["sent"]
         return counts
 
-    def wait_until_handled(self, total: int, seconds: float = HANDLED_SECONDS_MAX) -> None:
+    def wait_until_handled(
+        self, total: int, seconds: float = HANDLED_SECONDS_MAX, group: str = GROUP
+    ) -> None:
         """Until so many different messages are handled, or the time is over: the verdict says which are not."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            ended = {tuple(line.split()[1:3]) for line in self._lines() if line.startswith("end ")}
+            ended = {tuple(line.split()[1:3]) for line in self._lines(group) if line.startswith("end ")}
             if len(ended) >= total:
                 return
             time.sleep(0.3)
 
-    def _lines(self) -> list[str]:
-        return self.acts.read_text().splitlines() if self.acts.exists() else []
+    def _lines(self, group: str) -> list[str]:
+        acts = self.acts(group)
+        return acts.read_text().splitlines() if acts.exists() else []
 
     def verdict(self, sent: dict[str, int]) -> Verdict:
         """What the consumers did."""
-        return judge(map(read_act, self._lines()), sent)
+        return judge(map(read_act, self._lines(GROUP)), sent)
+
+    def shared_verdict(self, sent: dict[str, int], group: str) -> Verdict:
+        """What the members of a Shared group did."""
+        return judge_unordered(map(read_act, self._lines(group)), sent)
 
     def stored(self, sent: dict[str, int]) -> Verdict:
         """What the queues hold, read as any RocketMQ client reads them."""
         return judge_stored(asyncio.run(self._queues()), sent)
 
     async def _queues(self) -> list[list[tuple[str, int]]]:
-        subscription = subscriptions.parse(SUBJECT, SUB_ALL)
+        subscription = subscriptions.parse(self.subject, SUB_ALL)
         found = []
         async with ClientInstance(self.local.state()["namesrv"]) as instance:
             admin = Admin(instance=instance)
-            for queue, ends in (await admin.topic_stats(SUBJECT)).items():
+            for queue, ends in (await admin.topic_stats(self.subject)).items():
                 messages: list[tuple[str, int]] = []
                 position = ends.min_offset
                 while position < ends.max_offset:

@@ -18,6 +18,7 @@ from brokerset_broker.requests.ordered_subjects import SubjectQueuesProcessor
 from brokerset_broker.tables.metadata.records import Change
 from brokerset_broker.tables.ordered.claims import PullSession, Standing
 from brokerset_broker.tables.ordered.live_producers import LiveQueue
+from brokerset_broker.tables.ordered.ordered_tables import OrderedTables
 from brokerset_broker.tables.ordered.sequences import Decision, Verdict, decide_send
 from brokerset_broker.tables.ordered.values import OrderedQueue, ProducerState
 from brokerset_client.ordered.consuming import pull_register, queue_pulls
@@ -120,8 +121,6 @@ def _seal_answered_at_once() -> list[Patch]:
 
 
 def _open_until_the_seal_is_confirmed() -> list[Patch]:
-    from brokerset_broker.tables.ordered.ordered_tables import OrderedTables
-
     def confirmed(self: OrderedTables, topic: str, queue_id: int) -> OrderedQueue | None:
         subject = self.state.subjects.get(topic)
         return None if subject is None else subject.queues.get(queue_id)
@@ -224,7 +223,7 @@ def _new_sequences_for_what_is_unknown() -> list[Patch]:
 # -- the consumer ------------------------------------------------------------------------------------------
 
 
-def _released_before_handlers_end() -> list[Patch]:
+def released_before_handlers_end() -> list[Patch]:
     async def at_once(self: PartitionHandlers) -> None:
         return
 
@@ -378,7 +377,6 @@ REPLACED = OrderedPlan(
     hold=2.0,
     late=0.1,
 )
-
 VARIANTS = (
     OrderedVariant("epoch not checked on ack", lambda: _epoch_unchecked("ack"), (FENCED,), STALE),
     OrderedVariant("epoch not checked on pull", lambda: _epoch_unchecked("pull"), (FENCED,), STALE),
@@ -424,7 +422,7 @@ VARIANTS = (
         (STORED_ONCE, LOG_ORDER),
         FAILOVERS,
     ),
-    OrderedVariant("released before handlers end", _released_before_handlers_end, (ALONE, WAITS), MOVES),
+    OrderedVariant("released before handlers end", released_before_handlers_end, (ALONE, WAITS), MOVES),
     OrderedVariant("a lane runs two", _lane_runs_two, (ALONE, WAITS), MOVES),
     OrderedVariant("acks pass what runs", _acks_pass_what_runs, (POSITION,), MOVES),
     OrderedVariant("permission by the wall clock", _permission_by_the_wall, (ALONE, WAITS, EFFECTS), CLOCKS),

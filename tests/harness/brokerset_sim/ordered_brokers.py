@@ -26,6 +26,7 @@ from brokerset_formats.hosts import Host
 from brokerset_runtime.remoting import Handler
 from brokerset_sim.network import Endpoint, SimAsker
 from brokerset_sim.ordered_log import Entry, ModelSource, ModelStore
+from brokerset_sim.ordered_plan import DELAY_LEVELS
 from brokerset_sim.ordered_time import RatedHost, RatedProcess
 from brokerset_spec.broker_settings import BrokerSettings
 
@@ -71,11 +72,20 @@ class ModelBroker(Broker):
         self.epoch_end = 0
         """What is to be confirmed before this master knows where queues end."""
 
+        self._epoch_confirmed = False
         self._no_master_since = 0.0
         self._waiters: deque[tuple[int, Callable[[PutStatus], None]]] = deque()
         self._switch = asyncio.Lock()
         node.store.clock = process.clock
-        with mock.patch.object(app, "MessageStore", return_value=node.store):
+        dice = node.group.world.random_for(f"pull logs {process.name}")
+
+        def draw_start() -> int:
+            return dice.getrandbits(40) << 20
+
+        with (
+            mock.patch.object(app, "MessageStore", return_value=node.store),
+            mock.patch.object(app, "draw_start", draw_start),
+        ):
             self._build()
         self.admission.when_durable = self.when_confirmed
         self._source = cast(Any, ModelSource(node.store, process.clock))
@@ -123,6 +133,7 @@ class ModelBroker(Broker):
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.metadata.run())
             tasks.create_task(self._tick())
+            tasks.create_task(self._shared_groups.run())
             for work in self.more_tasks():
                 tasks.create_task(work)
 
@@ -185,8 +196,10 @@ class ModelBroker(Broker):
     def give_lease(self, epoch: int, until: float) -> None:
         """A heartbeat was answered."""
         if epoch == self.epoch:
+            had = self._lease_ok()
             self.lease_until = max(self.lease_until, until)
-            self._follow_facts()
+            if not had:
+                self._follow_facts()
 
     def _lease_ok(self) -> bool:
         return self.clock.monotonic() < self.lease_until
@@ -195,7 +208,7 @@ class ModelBroker(Broker):
         self._follow_facts()
 
     def _follow_facts(self) -> None:
-        confirmed = self.node.store.confirmed_offset >= self.epoch_end
+        self._epoch_confirmed = self.node.store.confirmed_offset >= self.epoch_end
         now = self.clock.monotonic()
         lost_for = max(0.0, now - self.lease_until)
         facts = ServiceFacts(
@@ -205,7 +218,7 @@ class ModelBroker(Broker):
             lease_valid=self.role is not Role.MASTER or self._lease_ok(),
             lease_lost_for_ms=int(lost_for * 1000),
             in_sync=self.in_sync,
-            epoch_confirmed=confirmed,
+            epoch_confirmed=self._epoch_confirmed,
             acknowledged_alone=self.in_sync <= 1,
             switching=self.switching,
             master_address=self.master_address,
@@ -241,7 +254,8 @@ class ModelBroker(Broker):
         for _, callback in done:
             callback(PutStatus.PUT_OK)
         self.node.store.announce(entries)
-        self._follow_facts()
+        if not self._epoch_confirmed:
+            self._follow_facts()
 
     def answer_waiters(self, status: PutStatus) -> None:
         """This mastership is over."""
@@ -290,6 +304,7 @@ class BrokerNode:
             enable_controller_mode=True,
             message_index_enable=False,
             auto_create_topic_enable=False,
+            message_delay_level=DELAY_LEVELS,
             flush_consumer_offset_interval=NEVER_MS,
         )
 

@@ -21,10 +21,12 @@ from brokerset_client.ordered.consuming import (
 from brokerset_client.ordered.producing.errors import OrderedSendFailed
 from brokerset_client.ordered.producing.producer import OrderedProducer, OrderedSendResult
 from brokerset_client.ordered.producing.settings import ProducerSettings
+from brokerset_formats.names import ordered_retry_topic
 from brokerset_formats.order_keys import logical_partition
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.headers.ordered import CreateSubject, ScaleSubject
+from brokerset_protocol.subject_words import ConsumeStrategy
 from brokerset_sim.ordered_oracle import Handling, body_of, message_of
 from brokerset_sim.ordered_oracle import Message as Sent
 from brokerset_sim.ordered_time import RatedHost, RatedProcess
@@ -36,8 +38,6 @@ if TYPE_CHECKING:
 SUBJECT: Final = "orders"
 ASK_SECONDS: Final = 5.0
 CLOSE_SECONDS: Final = 5.0
-SETTLE_SECONDS: Final = 20.0
-"""How long the retry queue of a drained partition stays empty first: longer than any broker is out."""
 
 
 class HandlerError(Exception):
@@ -257,7 +257,8 @@ class ConsumerApp(ClientHost):
 
     def _settings(self) -> OrderedConsumerSettings:
         return OrderedConsumerSettings(
-            heartbeat_seconds=self.world.plan.heartbeat, retry_finished_seconds=SETTLE_SECONDS
+            heartbeat_seconds=self.world.plan.heartbeat,
+            retry_finished_seconds=self.world.plan.finished_seconds,
         )
 
     async def _run(self, process: RatedProcess) -> None:
@@ -297,6 +298,16 @@ class ConsumerApp(ClientHost):
         world.note("handle", process.name, *sent, context.epoch, context.attempt)
         oracle.handler_started(handling)
         completed = False
+        try:
+            await self._work(sent)
+            completed = True
+        finally:
+            if process.alive:
+                oracle.handler_ended(handling, completed=completed)
+
+    async def _work(self, sent: Sent) -> None:
+        """What a handler does: it takes time, and may fail."""
+        world = self.world
         self.handling += 1
         try:
             seconds = world.handler_seconds * self.dice.expovariate(1.0) if world.handler_seconds else 0.0
@@ -304,11 +315,32 @@ class ConsumerApp(ClientHost):
                 await asyncio.sleep(min(seconds, world.handler_seconds * 10))
             if self.dice.random() < world.handlers_fail or sent[0] in world.poisoned.get(self.group, ()):
                 raise HandlerError("on purpose")
-            completed = True
         finally:
             self.handling -= 1
+
+
+class SharingConsumerApp(ConsumerApp):
+    """A member of a Shared group: its messages have no order."""
+
+    def _options(self) -> SubscriptionOptions:
+        return SubscriptionOptions(consume_strategy=ConsumeStrategy.SHARED)
+
+    async def _handle(self, process: RatedProcess, message: OrderedMessage, context: HandlingContext) -> None:
+        world = self.world
+        sent = message_of(message.body)
+        assert sent is not None, "nobody else sends"
+        assert process.alive, "a killed process runs nothing"
+        broker_group, queue_id = world.watch.queues[message.partition_id]
+        topic = ordered_retry_topic(self.group, SUBJECT) if message.reconsume_times else SUBJECT
+        queue = (self.group, broker_group, topic, queue_id)
+        world.note("handle", process.name, *sent, context.epoch, message.reconsume_times)
+        world.shared.handler_started(process, queue)
+        try:
+            await self._work(sent)
             if process.alive:
-                oracle.handler_ended(handling, completed=completed)
+                world.oracle.handled(self.group, sent)
+        finally:
+            world.shared.handler_ended(process, queue)
 
 
 class Administrator(ClientHost):

@@ -17,6 +17,7 @@ from brokerset_raft.engine import EngineStatus
 from brokerset_runtime.remoting.connection import Handlers
 from brokerset_sim.network import Endpoint, SimAsker
 from brokerset_sim.ordered_agreement import ModelEngine
+from brokerset_sim.ordered_plan import OrderedPlan
 from brokerset_sim.ordered_time import RatedProcess
 from brokerset_spec.controller_settings import ControllerSettings
 
@@ -41,6 +42,7 @@ class ControllerHost:
         self.engine: ModelEngine | None = None
         self.service: SubjectService | None = None
         self.starts = 0
+        self._settings = _settings(world.plan)
         self._liveness = Liveness()
 
     @property
@@ -91,7 +93,7 @@ class ControllerHost:
         self._liveness = Liveness()
         engine = ModelEngine(world.agreement, self.node_id, process, machine, self._changed)
         service = SubjectService(
-            settings=self._settings,
+            settings=lambda: self._settings,
             engine=engine,
             machine=machine.ordered,
             masters=RegisteredMasters(machine, self._liveness, process.clock),
@@ -117,18 +119,18 @@ class ControllerHost:
         if self.service is not None:
             self.service.role_changed()
 
-    def _settings(self) -> ControllerSettings:
-        plan = self.world.plan
-        margin = round(plan.permission * 1000 / 6)
-        return replace(
-            ControllerSettings(),
-            consumer_permission=round(plan.permission * 1000),
-            consumer_stop_margin=margin,
-            consumer_wait_margin=margin,
-            consumer_heartbeat_interval=round(plan.heartbeat * 1000),
-            sealed_partition_retention=round(RETIRE_SECONDS * 1000),
-            request_timeout=3_000,
-        )
+
+def _settings(plan: OrderedPlan) -> ControllerSettings:
+    margin = round(plan.permission * 1000 / 6)
+    return replace(
+        ControllerSettings(),
+        consumer_permission=round(plan.permission * 1000),
+        consumer_stop_margin=margin,
+        consumer_wait_margin=margin,
+        consumer_heartbeat_interval=round(plan.heartbeat * 1000),
+        sealed_partition_retention=round(RETIRE_SECONDS * 1000),
+        request_timeout=3_000,
+    )
 
 
 def _master_of(group: Group | None) -> tuple[int, str] | None:

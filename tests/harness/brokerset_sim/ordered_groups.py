@@ -26,6 +26,7 @@ LEASE_OF_MASTER: Final = 0.85
 """The part of it that a master counts on: its clock may run slower than the world's by a tenth."""
 
 WATCH_SECONDS: Final = 0.15
+HEARTBEAT_SECONDS: Final = 0.5
 NOT_IN_SYNC_SECONDS: Final = 1.0
 """A replica that is not reached for so long leaves the in-sync set."""
 
@@ -59,6 +60,7 @@ class GroupModel:
         self.lost_entries = 0
         """Records that nobody was told of, and that went with a master."""
 
+        self._heartbeat = 0.0
         self._unreached: dict[BrokerNode, float] = {}
         self._joined: dict[BrokerNode, int] = {}
         """Epoch in which a replica's log was made to follow the master's."""
@@ -278,7 +280,9 @@ class GroupModel:
         assert master.process is not None
         until = master.host.own_time(now) + LEASE_SECONDS * LEASE_OF_MASTER
         master.process.soon(master.broker.give_lease, self.epoch, until)
-        self.world.heard(master)
+        if now - self._heartbeat >= HEARTBEAT_SECONDS:
+            self._heartbeat = now
+            self.world.heard(master)
 
     def _elect_if_needed(self) -> None:
         now = self.world.wire.time()
@@ -320,6 +324,19 @@ class GroupModel:
         for each in self.nodes:
             if self._hears_controllers(each):
                 self.world.wire.call_later(0.001 + self.dice.random() * 0.05, self._tell, each)
+
+    def fenced(self) -> list[tuple[str, int]]:
+        """Topics and queues that the master keeps a fence for; none if nobody leads now."""
+        master = self._leads_now()
+        if master is None or master.broker is None:
+            return [("nobody leads", -1)]
+        fences = master.broker.ordered.state.fences
+        return [
+            (topic, queue_id)
+            for topic, groups in sorted(fences.items())
+            for queues in groups.values()
+            for queue_id in queues
+        ]
 
     def begins(self, node: BrokerNode, epoch: int) -> bool:
         """Whether a broker that takes the role still may."""

@@ -431,6 +431,12 @@ class Oracle:
             else:
                 state.never.add(earlier)
 
+    def handled(self, group: str, message: Message) -> None:
+        """A handler of a group has completed a message."""
+        self._state(group, message[0]).completed.add(message[1])
+        self.open.pop((group, message), None)
+        self.counts["handled"] += 1
+
     def handler_ended(self, handling: Handling, *, completed: bool) -> None:
         """A handler returned, or failed."""
         state = self._state(handling.group, handling.message[0])
@@ -438,9 +444,7 @@ class Oracle:
             state.running.remove(handling)
         if completed:
             self._effect_ends(state, handling)
-            state.completed.add(handling.message[1])
-            self.open.pop((handling.group, handling.message), None)
-            self.counts["handled"] += 1
+            self.handled(handling.group, handling.message)
         else:
             self.counts["handler failed"] += 1
             if state.open_effect is handling:

@@ -48,6 +48,13 @@ PRODUCER_FAULTS: Final = (
 OTHER_FAULTS: Final = ("wall jump", "scale", "weather", "handlers fail", "handlers are slow")
 FAULTS: Final = (*CONTROLLER_FAULTS, *BROKER_FAULTS, *CONSUMER_FAULTS, *PRODUCER_FAULTS, *OTHER_FAULTS)
 
+COPY_SECONDS_MAX: Final = 8
+DELAY_LEVELS: Final = "1s 1s 1s 2s 4s 6s" + f" {COPY_SECONDS_MAX}s" * 12
+"""Of brokers: copies for retry are delayed by the third level, and then by one more each time."""
+
+SHARED_CHANCE: Final = 0.3
+"""Of a seed to have a Shared group besides."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderedPlan:
@@ -69,6 +76,9 @@ class OrderedPlan:
     """Of each group, at first."""
 
     consumer_groups: int = 1
+    shared_groups: int = 0
+    """Groups whose members consume all partitions; `consumers` is how many each has at first, too."""
+
     partitions: int = 4
     permission: float = 6.0
     """Seconds; the margins are a sixth of it, as in the defaults."""
@@ -111,6 +121,17 @@ class OrderedPlan:
     poisoned: bool = False
     """Whether each group has a key whose messages fail for a while."""
 
+    @property
+    def finished_seconds(self) -> float:
+        """How long the retry queue of a drained partition stays empty first: longer than copies are delayed,
+        and brokers are out."""
+        return COPY_SECONDS_MAX + 2 * self.permission + self.hold
+
+    @property
+    def has_copies(self) -> bool:
+        """Whether there are copies for retry."""
+        return not self.strict or self.shared_groups > 0
+
 
 def draw_ordered(seed: int) -> OrderedPlan:
     """The plan of a seed."""
@@ -129,8 +150,9 @@ def draw_ordered(seed: int) -> OrderedPlan:
     without = "scale" if dice.random() < 0.2 else "replace producer"
     faults = [fault for fault in faults if fault != without]
     strict = dice.random() < 0.85
-    if not strict:  # copies for retry wait minutes when their message has failed often
-        faults = [fault for fault in faults if fault != "handlers fail"]
+    shared = random.Random(f"{seed}/ordered/shared").random() < SHARED_CHANCE
+    if shared or not strict:  # the delays of copies for retry go by walls
+        faults = [fault for fault in faults if fault != "wall jump"]
     clocks = dice.choice((0, 0, 0, 1, 1, 2, 2, 3))
     rough = dice.random() < 0.6
     return OrderedPlan(
@@ -141,6 +163,7 @@ def draw_ordered(seed: int) -> OrderedPlan:
         keys=dice.choice((1, 3, 5)),
         consumers=dice.choice((1, 2, 3, 4)),
         consumer_groups=dice.choice((1, 1, 1, 2)),
+        shared_groups=int(shared),
         partitions=dice.choice((1, 2, 3, 4)),
         permission=permission,
         heartbeat=permission / 6,

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Callable, Coroutine, Hashable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-from brokerset_sim.loop import OWNER, VirtualLoop
+from brokerset_sim.loop import OWNER, VirtualLoop, without_collector
 from brokerset_sim.process import Host, Process
 
 T = TypeVar("T")
@@ -68,9 +68,8 @@ class DriftingLoop(VirtualLoop):
         return self._jump.now
 
     def time(self) -> float:
-        host = getattr(OWNER.get(), "host", None)
-        now = self._jump.now
-        return host.own_time(now) if isinstance(host, RatedHost) else now
+        owner = OWNER.get()
+        return self._jump.now if owner is None else cast(RatedProcess, owner).host.own_time(self._jump.now)
 
     def call_at(  # type: ignore[override]  # typeshed spells the arguments as a TypeVarTuple
         self,
@@ -79,16 +78,16 @@ class DriftingLoop(VirtualLoop):
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        host = getattr(OWNER.get(), "host", None)
-        if isinstance(host, RatedHost):
-            when = host.true_time(when) + EARLY
+        owner = OWNER.get()
+        if owner is not None:
+            when = cast(RatedProcess, owner).host.true_time(when) + EARLY
         return super().call_at(when, callback, *args, context=context)
 
     def call_at_true(
         self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context
     ) -> asyncio.TimerHandle:
         """As `call_at`, by the world's time, in a context of nobody."""
-        return super().call_at(when, callback, *args, context=context)
+        return self._schedule(when, callback, args, context)
 
     def _due(
         self,
@@ -97,7 +96,7 @@ class DriftingLoop(VirtualLoop):
         callback: Callable[..., object],
         args: tuple[Any, ...],
     ) -> None:
-        if getattr(owner, "alive", True):  # a process that was killed has no timers
+        if cast(RatedProcess, owner).alive:  # a process that was killed has no timers
             super()._due(own, owner, callback, args)
 
     def cancel_owned(self, owner: object) -> None:
@@ -169,5 +168,5 @@ class RatedProcess(Process):
 
 def run_drifting(main: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine on a fresh loop of this kind."""
-    with asyncio.Runner(loop_factory=DriftingLoop) as runner:
+    with without_collector(), asyncio.Runner(loop_factory=DriftingLoop) as runner:
         return runner.run(main)

@@ -14,9 +14,13 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Final, cast
+from unittest import mock
 
 import structlog
 
+from brokerset_broker.tables.metadata import metadata_log
+from brokerset_broker.tables.ordered import shared_pulls
+from brokerset_controller import subject_reconciler
 from brokerset_protocol.subject_words import OrderStrategy
 from brokerset_sim.history import Violation
 from brokerset_sim.loop import OWNER
@@ -24,11 +28,19 @@ from brokerset_sim.network import Weather
 from brokerset_sim.ordered_agreement import Agreement
 from brokerset_sim.ordered_brokers import BrokerNode
 from brokerset_sim.ordered_chaos import OrderedChaos
-from brokerset_sim.ordered_clients import SUBJECT, Administrator, ClientHost, ConsumerApp, ProducerApp
+from brokerset_sim.ordered_clients import (
+    SUBJECT,
+    Administrator,
+    ClientHost,
+    ConsumerApp,
+    ProducerApp,
+    SharingConsumerApp,
+)
 from brokerset_sim.ordered_controllers import ControllerHost
 from brokerset_sim.ordered_groups import GroupModel
 from brokerset_sim.ordered_oracle import HANDLED, Oracle
 from brokerset_sim.ordered_plan import OrderedPlan, draw_ordered
+from brokerset_sim.ordered_shared import SharedOracle
 from brokerset_sim.ordered_time import DriftingLoop, RatedHost, RatedProcess, Wire, run_drifting
 from brokerset_sim.ordered_watch import StampingNetwork, Watch
 from brokerset_sim.process import Process, real_error
@@ -45,8 +57,12 @@ HEALING_SECONDS: Final = 60.0
 HEALED_HANDLER_SECONDS: Final = 0.02
 """What handlers take then, so that what has piled up is handled in time."""
 
-COPIES_SECONDS: Final = 1_000.0
-"""Besides, for copies for retry of BestTried subjects: their delays go by walls, which jump by minutes."""
+COPIES_SECONDS: Final = 100.0
+"""Besides, for copies for retry."""
+
+IDLE_SECONDS: Final = ((metadata_log, "OFFSETS_SECONDS", 0.5), (subject_reconciler, "CHECK_SECONDS", 0.25))
+"""Production code wakes up so often when nothing happens: less often than in production, where it costs
+nothing. Here it was a tenth of a run."""
 
 LOOK_SECONDS: Final = 0.2
 CALM: Final = Weather(delay_max=0.005)
@@ -101,11 +117,16 @@ class OrderedWorld:
         self.groups = [GroupModel(self, f"broker-{chr(97 + n)}", size) for n, size in enumerate(plan.groups)]
         self.producers = [ProducerApp(self, number) for number in range(plan.producers)]
         self.consumer_groups = tuple(f"group-{number}" for number in range(plan.consumer_groups))
-        self.oracle.all_groups = self.consumer_groups
+        self.shared_groups = tuple(f"shared-{number}" for number in range(plan.shared_groups))
+        self.oracle.all_groups = (*self.consumer_groups, *self.shared_groups)
+        self.shared = SharedOracle(
+            self.wire.time, self.oracle.violated, self.oracle.counts, shared_pulls.WINDOW
+        )
         self.consumers: list[ConsumerApp] = []
-        for group in self.consumer_groups:
+        for group in self.oracle.all_groups:
+            app = SharingConsumerApp if group in self.shared_groups else ConsumerApp
             for number in range(plan.consumers):
-                self.consumers.append(ConsumerApp(self, group, number, len(self.consumers) + 1))
+                self.consumers.append(app(self, group, number, len(self.consumers) + 1))
         self.admin = Administrator(self)
         self.clients: list[ClientHost] = [*self.producers, *self.consumers, self.admin]
         self.chaos = OrderedChaos(self)
@@ -239,7 +260,7 @@ class OrderedWorld:
 
     def _joined(self) -> bool:
         subject = self.agreement.head.ordered.subjects.get(SUBJECT)
-        return subject is not None and set(self.consumer_groups) <= set(subject.groups)
+        return subject is not None and set(self.oracle.all_groups) <= set(subject.groups)
 
     async def _until(self, reached: Callable[[], bool], seconds: float, what: str) -> None:
         deadline = self.wire.time() + seconds
@@ -270,7 +291,7 @@ class OrderedWorld:
         for producer in self.producers:
             producer.idle_until = 0.0
         patience = HEALING_SECONDS + 4 * self.plan.permission
-        if not self.plan.strict:
+        if self.plan.has_copies:
             patience += COPIES_SECONDS
         await asyncio.sleep(2.0)
         self.quiet = True
@@ -278,20 +299,32 @@ class OrderedWorld:
         for message in self.oracle.lost():
             raise Violation(HANDLED, f"{message} was acknowledged and is not stored")
         await self._until(lambda: not self.oracle.unhandled(), patience, "not everything is handled")
-        await self._until_scaled(patience)
+        await self._until_none(patience, {"Prepared", "Sealing"}, "scaling is not finished")
+        if self.plan.has_copies:
+            await self._until_none(patience, {"Sealed"}, "drained partitions are not retired")
         self.note("progress")
 
-    async def _until_scaled(self, patience: float) -> None:
+    async def _until_none(self, patience: float, statuses: set[str], what: str) -> None:
+        """No partition has one of these statuses."""
         deadline = self.wire.time() + patience
         while True:
             state = await self.admin.soon(self.admin.process_call(self.admin.describe))
-            if state is not None:
-                statuses = {each["status"] for each in state["partitions"]}
-                if not statuses & {"Prepared", "Sealing"}:
-                    return
+            if state is not None and statuses.isdisjoint(each["status"] for each in state["partitions"]):
+                return
             if self.wire.time() >= deadline:
-                raise Violation(PROGRESS, f"scaling is not finished: {state} {self._describe()}")
+                raise Violation(PROGRESS, f"{what}: {state} {self._describe()}")
             await asyncio.sleep(0.3)
+
+    def _fences_of_retired(self) -> list[tuple[str, str, int]]:
+        """Broker group, topic and queue of fences that masters keep for partitions that are no more."""
+        subject = self.agreement.head.ordered.subjects[SUBJECT]
+        kept = {(each.broker_group, each.queue_id) for each in subject.partitions.values()}
+        return [
+            (group.name, topic, queue_id)
+            for group in self.groups
+            for topic, queue_id in group.fenced()
+            if (group.name, queue_id) not in kept
+        ]
 
     def _pending(self) -> list[object]:
         return [message for app in self.producers for message in app.pending]
@@ -352,7 +385,10 @@ def simulate_ordered(seed: int, plan: OrderedPlan | None = None, *, show: bool =
             counts,
         )
 
-    with _watched_logs(worlds, show=show):
+    with contextlib.ExitStack() as stack:
+        for module, name, seconds in IDLE_SECONDS:
+            stack.enter_context(mock.patch.object(module, name, seconds))
+        stack.enter_context(_watched_logs(worlds, show=show))
         return run_drifting(main())
 
 

@@ -130,9 +130,10 @@ class Claims:
 
     def forget_topic(self, topic: str) -> None:
         """The topic was deleted."""
-        self._forget(lambda key: key.topic == topic)
+        self.forget(lambda key: key.topic == topic)
 
-    def _forget(self, gone: Callable[[ClaimKey], bool]) -> None:
+    def forget(self, gone: Callable[[ClaimKey], bool]) -> None:
+        """Queues of topics that were deleted, or that are retired."""
         tables: tuple[dict[ClaimKey, Any], ...] = (self.raised, self._sessions, self.shared, self._reset)
         for table in tables:
             for key in [key for key in table if gone(key)]:

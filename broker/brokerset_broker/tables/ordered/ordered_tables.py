@@ -24,6 +24,7 @@ from brokerset_broker.tables.ordered.values import (
     Ranges,
     Subject,
     SubjectsPut,
+    subject_name,
 )
 from brokerset_formats import fastjson
 from brokerset_formats.config import fields
@@ -104,6 +105,12 @@ class OrderedTables:
         found = self.queue(topic, queue_id)
         return found.end if found is not None else -1
 
+    def is_retired(self, topic: str, queue_id: int) -> bool:
+        """Whether a queue of a subject, or of a retry topic for it, is retired, or is about to be."""
+        name = subject_name(topic)
+        known = [*self._coming.get(name, ()), self.state.subjects.get(name)]
+        return any(subject is not None and queue_id in subject.retired for subject in known)
+
     def fence(self, key: ClaimKey) -> Fence | None:
         """The fence that counts: confirmed, or on its way there."""
         return self.claims.fence(key, self.state.fence(*key))
@@ -133,6 +140,9 @@ class OrderedTables:
         self.state.apply(change)
         if isinstance(change, SubjectsPut):
             self.release(change)
+            retired = change.retired
+            if retired:
+                self.claims.forget(lambda key: key.queue_id in retired.get(subject_name(key.topic), ()))
             self._tell(change.subjects)
         elif isinstance(change, FencesPut):
             for name, queues in change.fences.items():

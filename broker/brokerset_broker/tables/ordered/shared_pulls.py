@@ -72,15 +72,19 @@ class PullLog:
     def unacknowledged(self, sequence: int) -> list[int]:
         """Queue offsets below a pull sequence that neither it nor the end of their retention has settled."""
         settled = self.queue.acked
-        return [offset for offset in self._pending[: sequence - self.position] if offset not in settled]
+        return [offset for offset in self._below(sequence) if offset not in settled]
 
     def acknowledge(self, end: int) -> None:
         """It has handled everything below a pull sequence, which is not behind its end."""
-        done = self._pending[: end - self.position]
+        done = self._below(end)
         del self._pending[: len(done)]
         self.position += len(done)
         for queue_offset in done:
             self.queue.settle(queue_offset, queue_offset + 1)
+
+    def _below(self, sequence: int) -> list[int]:
+        """Nothing for a request that comes late or again: its sequences are below the position."""
+        return self._pending[: max(0, sequence - self.position)]
 
     def abandon(self) -> list[int]:
         """It ends: what it has not acknowledged."""

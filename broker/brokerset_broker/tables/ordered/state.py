@@ -28,6 +28,7 @@ from brokerset_broker.tables.ordered.values import (
     ranges_of,
     ranges_to_json,
     split_queue_key,
+    subject_name,
     subject_of,
     subject_to_json,
 )
@@ -70,6 +71,7 @@ class OrderedState:
         match change:
             case SubjectsPut():
                 self.subjects.update(change.subjects)
+                self._forget_retired(change.retired)
             case FencesPut():
                 for key, queues in change.fences.items():
                     topic, _, group = key.partition("@")
@@ -85,6 +87,20 @@ class OrderedState:
             case SharedAcksPut():
                 for claim, ranges in change.acks.items():
                     self.put_acks(claim, ranges)
+
+    def _forget_retired(self, retired: Mapping[str, frozenset[int]]) -> None:
+        """Nothing is kept for groups of these queues of subjects, nor of the queues for retry."""
+        if not retired:
+            return
+        for topic, groups in list(self.fences.items()):
+            for group, queues in list(groups.items()):
+                for queue_id in retired.get(subject_name(topic), frozenset()) & queues.keys():
+                    del queues[queue_id]
+                if not queues:
+                    del groups[group]
+            if not groups:
+                del self.fences[topic]
+        self.forget_acks(lambda key: key.queue_id in retired.get(subject_name(key.topic), ()))
 
     def put_acks(self, key: ClaimKey, ranges: Ranges) -> None:
         """All that a Shared group has acknowledged of a queue above its position."""

@@ -39,20 +39,22 @@ def plan_subject(
     """The subject with its queues as wanted; `end_of` tells where a queue that is sealed now ends.
 
     A queue never goes back: one that was open stays so although an older list says `Prepared`, and what is
-    sealed stays sealed, with the same end, listed or not. One that is open and not listed is sealed: the
-    controllers have done with it, and this log has lost its seal.
+    sealed stays sealed, with the same end, listed or not. A sealed one that a newer list lacks is retired.
+    One that is open and not listed is sealed: the controllers have done with it, and this log has lost its
+    seal.
     """
     problem = _problem(current, wanted, queue_id_max)
     if problem is not None:
         return RefusedSubject(problem)
     before: Mapping[int, OrderedQueue] = {} if current is None else current.queues
-    queues = {
-        queue_id: queue
-        for queue_id, queue in before.items()
-        if queue_id in wanted.queues or queue.state is PartitionStatus.SEALED
-    }
+    is_newer = current is not None and wanted.version > current.version
+    queues: dict[int, OrderedQueue] = {}
     for queue_id, queue in before.items():
-        if queue_id not in queues and queue.state is PartitionStatus.OPEN:
+        if queue_id in wanted.queues:
+            queues[queue_id] = queue
+        elif queue.state is PartitionStatus.SEALED:
+            queues[queue_id] = queue._replace(retired=queue.retired or is_newer)
+        elif queue.state is PartitionStatus.OPEN:
             queues[queue_id] = queue._replace(state=PartitionStatus.SEALED, end=end_of(queue_id))
     for queue_id, (partition_id, state) in sorted(wanted.queues.items()):
         known = before.get(queue_id)

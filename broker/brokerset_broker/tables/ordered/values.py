@@ -5,12 +5,13 @@ Every change overwrites, removes, or raises what its keys have: applying one twi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from brokerset_formats.config import fields
 from brokerset_formats.errors import FormatError
+from brokerset_formats.names import split_ordered_retry_topic
 from brokerset_protocol.subject_words import OrderStrategy, PartitionStatus
 
 NO_END: Final = -1
@@ -47,6 +48,9 @@ class OrderedQueue(NamedTuple):
     end: int = NO_END
     """Of a sealed one: the queue offset behind its last message."""
 
+    retired: bool = False
+    """Of a sealed one: all groups have handled it, and it is kept for none of them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Subject:
@@ -55,6 +59,11 @@ class Subject:
     order_strategy: OrderStrategy
     version: int
     queues: Mapping[int, OrderedQueue]
+
+    @property
+    def retired(self) -> frozenset[int]:
+        """Ids of its retired queues."""
+        return frozenset(queue_id for queue_id, queue in self.queues.items() if queue.retired)
 
 
 class Fence(NamedTuple):
@@ -95,6 +104,11 @@ class SubjectsPut:
 
     subjects: Mapping[str, Subject]
 
+    @property
+    def retired(self) -> dict[str, frozenset[int]]:
+        """Ids of retired queues, of subjects that have some."""
+        return {topic: found for topic, subject in self.subjects.items() if (found := subject.retired)}
+
 
 @dataclass(frozen=True, slots=True)
 class FencesPut:
@@ -132,6 +146,12 @@ class SharedAcksPut:
 OrderedChange = SubjectsPut | FencesPut | ProducersPut | SharedAcksPut
 
 
+def subject_name(topic: str) -> str:
+    """The subject of a topic: itself, or the one that a group's retry topic is for."""
+    split = split_ordered_retry_topic(topic)
+    return topic if split is None else split[1]
+
+
 def queue_key(topic: str, queue_id: int) -> str:
     """The name of a queue in records."""
     return f"{topic}@{queue_id}"
@@ -163,14 +183,26 @@ def claim_key(name: str) -> ClaimKey:
 
 
 def subject_to_json(subject: Subject) -> dict[str, object]:
-    """A subject as records have it: `{"strategy":"Strict","version":7,"queues":{"1":[3,"Open",-1]}}`."""
-    queues = {str(number): list(queue) for number, queue in subject.queues.items()}
-    return {"strategy": subject.order_strategy.value, "version": subject.version, "queues": queues}
+    """A subject as records have it: `{"strategy":"Strict","version":7,"queues":{"1":[3,"Open",-1]}}`.
+
+    Ids of retired queues are ranges in `retired`, if there are any: brokers of older versions read the rest.
+    """
+    queues = {str(number): list(queue[:3]) for number, queue in subject.queues.items()}
+    found: dict[str, object] = {
+        "strategy": subject.order_strategy.value,
+        "version": subject.version,
+        "queues": queues,
+    }
+    retired = subject.retired
+    if retired:
+        found["retired"] = ranges_to_json(_ranges_of(sorted(retired)))
+    return found
 
 
 def subject_of(value: object, name: str) -> Subject:
     """Read `subject_to_json`. Raises FormatError."""
     found = fields.as_object(value, name)
+    retired = ranges_of(found.get("retired", []), name)
     try:
         strategy = OrderStrategy(fields.get_text(found, "strategy"))
         queues = {
@@ -178,6 +210,7 @@ def subject_of(value: object, name: str) -> Subject:
                 fields.as_integer(item[0], name),
                 PartitionStatus(str(item[1])),
                 fields.as_integer(item[2], name),
+                any(first <= int(number) < end for first, end in retired),
             )
             for number, item in (
                 (number, _items(item, 3, name)) for number, item in fields.get_object(found, "queues").items()
@@ -233,6 +266,14 @@ def part_of(value: object, name: str) -> ProducersPart:
 def ranges_to_json(ranges: Ranges) -> list[int]:
     """Ranges as records have them: `[first,end,first,end]`."""
     return [bound for pair in ranges for bound in pair]
+
+
+def _ranges_of(ascending: Sequence[int]) -> Ranges:
+    found: list[tuple[int, int]] = []
+    for number in ascending:
+        first = found.pop()[0] if found and found[-1][1] == number else number
+        found.append((first, number + 1))
+    return tuple(found)
 
 
 def ranges_of(value: object, name: str) -> Ranges:

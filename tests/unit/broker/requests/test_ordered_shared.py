@@ -128,6 +128,21 @@ async def test_the_position_of_the_group_rises_over_what_is_contiguous(brokers: 
     assert (master.position(), master.ordered.state.shared_acks) == (5, {})
 
 
+async def test_a_repeated_ack_acknowledges_nothing_more(brokers: Brokers) -> None:
+    """An ack that comes again after later ones acknowledges nothing, and makes no copies (statement 58)."""
+    master = await brokers.master()
+    await master.send(9)
+    (one,) = await shared(master, "s1")
+    await one.pull(9)
+    await one.ack(0, 1)
+    later = await one.ack(2, 4)
+    again = await one.ack(0, 1)
+
+    assert (again.code, again.ext) == (0, later.ext)
+    assert master.position() == 5
+    assert await one.pull(9, one.start + 5) == numbers(5, 9)
+
+
 async def test_an_ack_is_answered_when_it_is_confirmed(brokers: Brokers) -> None:
     """Neither its range, nor a position that it makes, is in an answer before every in-sync replica has it
     (statement 54)."""

@@ -120,6 +120,47 @@ async def test_an_open_queue_that_the_controllers_have_done_with_is_sealed(broke
     assert send.code == ResponseCode.BROKERSET_QUEUE_SEALED
 
 
+async def test_a_sealed_queue_that_a_newer_list_lacks_is_retired(brokers: Brokers) -> None:
+    """What the broker kept for its groups is freed, and claims of it and of its retry queues are refused,
+    whatever their epoch; a list of the same version retires nothing, and the end stays known."""
+    master = await brokers.master(queues=2)
+    await master.send(2)
+    for session in (owner(), owner(1, "s2", topic=RETRY)):
+        assert (await master.call(21_032, **session, pulledTo=-1)).code == 0
+    await master.put_queues((0, 100, "Sealed"), (1, 101, "Open"), version=2)
+    same = await master.put_queues((1, 101, "Open"), version=2)
+    kept = master.ordered.state.fence_count()
+    newer = await master.put_queues((1, 101, "Open"), version=3)
+    again = await master.put_queues((0, 100, "Sealed"), (1, 101, "Open"), version=4)
+    claims = [await master.claim(9, "s9"), await master.claim(9, "s9", topic=RETRY)]
+    pull, release = await master.pull(0), await master.release()
+    other = await master.claim(9, "s9", queue_id=1)
+
+    assert (same.code, newer.code) == (0, 0)
+    assert (kept, master.ordered.state.fence_count()) == (2, 1)
+    assert answered(again)[0] == (100, "Sealed", 2)
+    assert [claim.code for claim in claims] == [ResponseCode.BROKERSET_STALE_EPOCH] * 2
+    assert "retired" in claims[0].remark
+    assert pull.code == ResponseCode.BROKERSET_NOT_CLAIMED
+    assert (release.code, release.ext["released"], other.code) == (0, "false", 0)
+    assert master.ordered.claims.raised == {}
+
+
+async def test_a_claim_that_is_on_its_way_does_not_survive_the_retirement(brokers: Brokers) -> None:
+    """Of a claim and a retirement that are confirmed together the claim is refused, and leaves no fence."""
+    master = await brokers.master(queues=2)
+    await master.put_queues((0, 100, "Sealed"), (1, 101, "Open"), version=2)
+    before = await master.start(21_032, **owner(), pulledTo=-1)
+    retiring = await master.start(21_031, master.queues_body((1, 101, "Open"), version=3))
+    after = await master.start(21_032, **owner(2, "s2"), pulledTo=-1)
+    await master.confirm()
+
+    assert retiring.code == 0
+    assert (before.code, after.code) == (ResponseCode.BROKERSET_STALE_EPOCH,) * 2
+    assert master.ordered.state.fence_count() == 0
+    assert len(master.ordered.claims) == 0
+
+
 async def test_a_plain_topic_does_not_become_a_subject(brokers: Brokers) -> None:
     """A topic that exists keeps its messages and its producers."""
     master = await brokers.master()

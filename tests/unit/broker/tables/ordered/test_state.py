@@ -36,7 +36,8 @@ subjects = st.builds(
     st.sampled_from(OrderStrategy),
     numbers,
     st.dictionaries(
-        numbers, st.builds(OrderedQueue, numbers, st.sampled_from(PartitionStatus), st.integers(-1, 9))
+        numbers,
+        st.builds(OrderedQueue, numbers, st.sampled_from(PartitionStatus), st.integers(-1, 9), st.booleans()),
     ),
 )
 fences = st.builds(Fence, st.integers(0, 4), st.sampled_from(["a", "b"]), st.booleans())
@@ -132,6 +133,29 @@ def test_a_deleted_topic_takes_everything_along() -> None:
     assert {key.topic for key in ordered.shared_acks} == {"u"}
 
 
+def test_a_retired_queue_leaves_nothing_for_groups() -> None:
+    """Fences and ranges of the queue, and of the retry topics' queues of its number, are gone for all groups;
+    what is kept of producers and of other queues stays."""
+    state = OrderedState()
+    queues = {number: OrderedQueue(number, PartitionStatus.SEALED, 9) for number in (0, 1)}
+    state.apply(SubjectsPut({"t": Subject(OrderStrategy.STRICT, 1, queues)}))
+    for topic in ("t", "%RETRY%g%t", "u"):
+        for number in (0, 1):
+            state.apply(FencesPut({f"{topic}@g": {number: Fence(1, "s")}}))
+            state.apply(SharedAcksPut({ClaimKey(topic, "g", number): ((5, 9),)}))
+    state.apply(FencesPut({"t@h": {0: Fence(1, "s")}}))
+    state.apply(ProducersPut({"t@0": ProducersPart(1, {"p": ProducerState(1, 1, 0, 0)})}))
+    before = state.fence_count()
+    retired = {**queues, 0: queues[0]._replace(retired=True)}
+    state.apply(SubjectsPut({"t": Subject(OrderStrategy.STRICT, 2, retired)}))
+
+    assert (before, state.fence_count()) == (7, 4)
+    assert state.fences["t"] == {"g": {1: Fence(1, "s")}}
+    left = {(key.topic, key.queue_id) for key in state.shared_acks}
+    assert left == {("t", 1), ("%RETRY%g%t", 1), ("u", 0), ("u", 1)}
+    assert set(state.producers) == {"t"}
+
+
 def test_acks_of_a_shared_group_go_with_its_offsets() -> None:
     """A reset of a queue, and the removal of a group's offsets, leave no ranges; other queues and groups keep
     theirs."""
@@ -158,6 +182,7 @@ def test_acks_of_a_shared_group_go_with_its_offsets() -> None:
         b'{"producers":{"t@x":{"upTo":1,"put":{}}}}',
         b'{"producers":{"t@0":{"upTo":1,"put":{"p":[1,2,3]}}}}',
         b'{"producers":{"t@0":{"upTo":1,"put":{},"gone":7}}}',
+        b'{"subjects":{"t":{"strategy":"Strict","version":1,"queues":{},"retired":[1]}}}',
         b'{"sharedAcks":{"t@0":[]}}',
         b'{"sharedAcks":{"t@g@0":[1]}}',
         b'{"sharedAcks":{"t@g@0":7}}',
