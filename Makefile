@@ -4,6 +4,10 @@ BIN := $(CURDIR)/.venv/bin
 export PATH := $(BIN):$(PATH)
 # Without bytecode each run of the tests, and each process that they start, would compile everything again.
 export PYTHONDONTWRITEBYTECODE :=
+# Tests sync files thousands of times, which on the disk of a shared machine takes milliseconds each: where there is room in memory,
+# what they write is there. Nothing that these targets run cuts the power, so no promise is easier to keep; e2e uses the real disk.
+IN_MEMORY := $(shell awk '/^MemAvailable/ && $$2 > 6000000 {print "ample"}' /proc/meminfo)
+IN_MEMORY := $(if $(IN_MEMORY),$(shell [ -w /dev/shm ] && df -k --output=avail /dev/shm | awk 'NR == 2 && $$1 > 4000000 {print "/dev/shm"}'))
 SEEDS ?= 200
 FUZZ ?= 1000000
 CRASHES ?= 200
@@ -76,6 +80,8 @@ layers: setup  ## who may import whom
 
 check: lint types layers  ## format, lint, types, layers
 
+test test-long sim: export TMPDIR := $(or $(IN_MEMORY),$(TMPDIR))
+
 test: setup  ## everything quick but the simulation, which is `make sim` (WORKERS=processes; TESTS=some of them)
 	pytest -q -n $(WORKERS) --dist worksteal --hypothesis-profile quick -m "not long and not slow" --costs --cost-max 15 $(TESTS)
 
@@ -126,8 +132,8 @@ failover: setup  ## gaps and losses of faults under load (FAILOVERS=runs of each
 	brokerset bench failover --runs $(FAILOVERS) --kinds $(FAILOVER_KINDS)
 
 sim: setup  ## seeded clusters on virtual time (SEEDS=number; from 1000 on with all processors), broken variants
-	@if [ $(SEEDS) -lt 1000 ]; then set -x; pytest -q -n $(WORKERS) --dist loadfile tests/simulation --seeds $(SEEDS); \
-	else set -x; pytest -q -n $(WORKERS) --dist loadfile tests/simulation --seeds 200 && python tests/simulation/run.py --seeds $(SEEDS); fi
+	@if [ $(SEEDS) -lt 1000 ]; then set -x; pytest -q -n $(WORKERS) --dist loadgroup tests/simulation --seeds $(SEEDS); \
+	else set -x; pytest -q -n $(WORKERS) --dist loadgroup tests/simulation --seeds 200 && python tests/simulation/run.py --seeds $(SEEDS); fi
 
 coverage: setup  ## which lines of raft and controller run under simulation; at least 90 % (SEEDS=number)
 	python tests/simulation/run.py --seeds $(SEEDS) --coverage
@@ -154,7 +160,7 @@ bench-spark: setup  ## kernels and jobs on generated stores, beside cp (BENCH=sm
 e2e: e2e-processes e2e-kubernetes  ## as a user does it: on one machine, and on a real Kubernetes
 
 e2e-processes: setup  ## processes started, killed and restarted as a user does (PROCESSES="-m 'not slow'")
-	pytest -q -n $(WORKERS) tests/e2e --ignore tests/e2e/kubernetes $(PROCESSES)
+	pytest -q -n $(WORKERS) --dist loadfile tests/e2e --ignore tests/e2e/kubernetes $(PROCESSES)
 
 e2e-kubernetes: setup  ## the chart and the operator on a real cluster: kind, the one of KUBECONFIG, or tests/cluster
 	pytest -q tests/unit/chart tests/e2e/kubernetes $(KUBERNETES)

@@ -103,6 +103,7 @@ class Faults:
         self.run, self.random, self.links, self.strategy = run, source, links, consume
         self.started = 0
         self.places: dict[str, int] = {}
+        self.next: list[Callable[[], None]] = []
 
     def enter(self, place: int) -> Sequence[str]:
         """What goes before the command of a client at a place."""
@@ -217,15 +218,21 @@ class Faults:
         links.mend_client(place)
 
     def one(self) -> None:
-        """Some fault."""
+        """Some fault; each comes once before any comes again."""
+        if not self.next:
+            self.next = self._all()
+            self.random.shuffle(self.next)
+        self.next.pop()()
+
+    def _all(self) -> list[Callable[[], None]]:
         faults: list[Callable[[], None]] = [
             self.kill_consumer, self.freeze_consumer, self.leave, self.kill_master, self.freeze_master,
             self.kill_controller, self.scale,
         ]  # fmt: skip
-        if (links := self.links) is not None:
+        if self.links is not None:
             cuts = (self.cut_broker, self.cut_controllers, self.cut_replicas, self.cut_client)
-            faults += [partial(cut, links) for cut in cuts]
-        self.random.choice(faults)()
+            faults += [partial(cut, self.links) for cut in cuts]
+        return faults
 
 
 def _port(address: str) -> int:

@@ -114,11 +114,18 @@ def run_verbs(outcome: Outcome, namesrv: str, folder: Path, names: list[str]) ->
             problems = golden.differences(name, got)
             if not problems or got.get("errors") or not left:
                 break
-            print(f"again {outcome.name:<13} {name}: {got.get('error')} {problems}"[:2000], flush=True)
-            print(*_last_lines(folder / "broker.log"), sep="\n        ", flush=True)
+            print(f"again {outcome.name:<13} {name}: {problems}"[:2000], flush=True)
+            print(*_evidence(got, folder), sep="\n        ", flush=True)
         if not got.get("ok"):
             problems.insert(0, f"error: {got.get('error')}")
+        if problems:
+            problems += _evidence(got, folder)
         outcome.add(name, problems, time.monotonic() - before)
+
+
+def _evidence(got: dict[str, object], folder: Path) -> list[str]:
+    """What shows why a verb failed: its whole answer, with what differs from run to run, and the broker's last lines."""
+    return [f"answer: {json.dumps(got)[:8000]}", *_last_lines(folder / "broker.log")]
 
 
 def _last_lines(log: Path) -> list[str]:

@@ -130,7 +130,7 @@ class Model:
         assert free == set(queue._again), "nothing is lost, and nothing is given again that somebody has"
 
 
-@given(st.lists(steps, max_size=60))
+@given(st.lists(steps, min_size=20, max_size=80))
 def test_each_message_goes_to_one_session_until_it_is_acknowledged(
     made: Sequence[tuple[str, str, int]],
 ) -> None:
@@ -141,6 +141,8 @@ def test_each_message_goes_to_one_session_until_it_is_acknowledged(
         mock.patch.object(shared_pulls, "RANGES_MAX", RANGES_MAX),
     ):
         model = Model()
+        for session in "abc":
+            model.step("begin", session, ord(session))
         for step in made:
             model.step(*step)
             model.check()

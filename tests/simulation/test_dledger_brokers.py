@@ -14,6 +14,9 @@ from brokerset_sim.ledger_plan import FAULTS, POWER_FAULTS, LedgerPlan, draw_led
 from brokerset_sim.ledger_world import simulate_ledger
 from brokerset_sim.world import Outcome
 
+pytestmark = pytest.mark.xdist_group("dledger-brokers")
+"""One worker runs all of them, because outcomes of seeds are kept."""
+
 SEEDS = 60
 """So many run in `make sim`; `run.py` runs more."""
 

@@ -11,6 +11,9 @@ from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_sim.plan import REPLICA_ADMIN, REPLICA_FAULTS, Plan, draw_replicating
 from brokerset_sim.world import Outcome, simulate
 
+pytestmark = pytest.mark.xdist_group("groups")
+"""One worker runs all of them, because outcomes of seeds are kept."""
+
 REGRESSIONS = (27, 47, 68, 79, 85, 99, 122, 218, 373, 543, 841, 849, 955, 1260, 3233, 3354, 3648, 3927, 8794)
 """Seeds that have found something once; they run however many seeds are asked for."""
 

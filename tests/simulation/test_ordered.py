@@ -16,6 +16,9 @@ from brokerset_sim.ordered_plan import FAULTS, OrderedPlan, draw_ordered
 from brokerset_sim.ordered_world import simulate_ordered
 from brokerset_sim.world import Outcome
 
+pytestmark = pytest.mark.xdist_group("ordered")
+"""One worker runs all of them, because outcomes of seeds are kept."""
+
 SEEDS = 50
 """So many run in `make sim`; `run.py` runs more."""
 

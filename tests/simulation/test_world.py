@@ -11,6 +11,9 @@ from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_sim.plan import ALL_ADMIN, ALL_FAULTS, WRONG_FOLDERS, Plan, draw
 from brokerset_sim.world import Outcome, simulate
 
+pytestmark = pytest.mark.xdist_group("world")
+"""One worker runs all of them, because outcomes of seeds are kept."""
+
 REGRESSIONS = (
     11,
     21,

@@ -28,6 +28,25 @@ def ordered_families(
         {state.value: states.count(state) for state in _STATES},
     )
     yield make.gauge("ordered_sessions", "Queues that sessions pull from this master.", len(ordered.claims))
+    queues = ordered.claims.shared.values()
+    yield make.gauge(
+        "ordered_shared_sessions",
+        "Pull logs of sessions of Shared groups.",
+        sum(len(queue.logs) for queue in queues),
+    )
+    yield make.gauge(
+        "ordered_shared_pending",
+        "Messages in pull logs of Shared groups that are not acknowledged.",
+        sum(queue.pending for queue in queues),
+    )
+    yield make.counter(
+        "ordered_shared_given_again",
+        "Messages of Shared groups that one session has left, and another one was given.",
+        counters.given_again,
+    )
+    yield make.counters(
+        "ordered_losses", "Signs that confirmed messages of a subject are lost.", "sign", counters.losses
+    )
     yield make.counter("ordered_claims", "Queues that sessions have claimed.", counters.claims)
     yield make.counter(
         "ordered_duplicates", "Messages that were sent again, and are stored once.", counters.duplicates

@@ -77,9 +77,9 @@ class OrderedAccess:
                 self._counters.fenced_request(request)
                 raise self._stale(key, epoch)
             case Standing.OWNER if pulls is not None:
-                self.lock(key, epoch, session)
                 if isinstance(pulls, PullLog):
-                    pulls.seen = self._clock.monotonic()
+                    session, pulls.seen = SHARED_SESSION, self._clock.monotonic()
+                self.lock(key, epoch, session)
                 return pulls
             case _:
                 raise Rejected(
@@ -87,12 +87,23 @@ class OrderedAccess:
                     f"epoch {epoch} has not claimed {key} from this master: claim it, with pulledTo",
                 )
 
+    def acknowledging(self, key: ClaimKey, epoch: int, session: str) -> PullSession | PullLog:
+        """The pulls of a session that owns the queue, and whose acks count now. Raises `Rejected`."""
+        pulls = self.owner(key, epoch, session, "ack")
+        if self._offsets.is_held(key.group, key.topic):
+            raise Rejected(ResponseCode.SYSTEM_BUSY, f"offsets of {key} are being changed; acknowledge again")
+        if self._offsets.has_reset(key.group, key.topic, key.queue_id):
+            raise Rejected(
+                ResponseCode.BROKERSET_NOT_CLAIMED, f"the position of {key} was reset: claim it again"
+            )
+        return pulls
+
     def lock(self, key: ClaimKey, epoch: int, session: str) -> None:
         """Lock the queue for a session, or renew its lock. Raises `Rejected` while a client has it.
 
-        All sessions of a Shared group have one lock together: `session` is `SHARED_SESSION` then, or one.
+        All sessions of a Shared group have one lock together: `session` is `SHARED_SESSION` then.
         """
-        if not self._locks.claim(key.group, self._locker(key, session), self.queue(key), epoch):
+        if not self._locks.claim(key.group, session, self.queue(key), epoch):
             raise Rejected(
                 ResponseCode.BROKERSET_QUEUE_LOCKED,
                 f"a RocketMQ client holds the lock of {key}: end that client, or wait until its lock ends",
@@ -100,10 +111,7 @@ class OrderedAccess:
 
     def unlock(self, key: ClaimKey, session: str) -> None:
         """Free the queue, if the session has it."""
-        self._locks.unlock(key.group, self._locker(key, session), [self.queue(key)])
-
-    def _locker(self, key: ClaimKey, session: str) -> str:
-        return SHARED_SESSION if key in self.ordered.claims.shared else session
+        self._locks.unlock(key.group, session, [self.queue(key)])
 
     def _stale(self, key: ClaimKey, epoch: int) -> Rejected:
         fence = self.ordered.fence(key)

@@ -184,6 +184,7 @@ class ClaimProcessor:
                 "position is behind the end of the queue, whose last messages are lost",
                 topic=key.topic, group=key.group, queue_id=key.queue_id, position=acknowledged, end=end,
             )  # fmt: skip
+            self._counters.loss("position")
             changes.append(OffsetsPut({name: {key.queue_id: end}}))
         acks = self._ordered.state.shared_acks.get(key, ())
         if acks and acks[-1][1] > end:
@@ -216,13 +217,7 @@ class ClaimProcessor:
             raise Rejected(
                 ResponseCode.INVALID_PARAMETER, f"messages from {header.first} to {header.last}: none"
             )
-        pulls = self._access.owner(key, header.epoch, header.session, "ack")
-        if self._offsets.is_held(key.group, key.topic):
-            raise Rejected(ResponseCode.SYSTEM_BUSY, f"offsets of {key} are being changed; acknowledge again")
-        if self._offsets.has_reset(key.group, key.topic, key.queue_id):
-            raise Rejected(
-                ResponseCode.BROKERSET_NOT_CLAIMED, f"the position of {key} was reset: claim it again"
-            )
+        pulls = self._access.acknowledging(key, header.epoch, header.session)
         if isinstance(pulls, PullLog):
             return self._shared.acknowledge(command, key, header, pulls)
         position = self._access.position(key)

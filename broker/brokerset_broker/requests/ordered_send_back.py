@@ -98,10 +98,7 @@ class OrderedSendBackProcessor:
         end = self._copy_once(
             key, pulls, header.queue_offset, dead=header.dead, times_max=header.max_reconsume_times
         )
-        status = await self._confirmed(end)
-        if status is not PutStatus.PUT_OK:
-            code = CODES.get(status, ResponseCode.SYSTEM_ERROR)
-            raise Rejected(code, f"{status.value}: the copy is not confirmed; send the message back again")
+        await self.confirmed(end)
         return command.reply()
 
     async def make_retry_topic(self, key: ClaimKey) -> None:
@@ -109,13 +106,21 @@ class OrderedSendBackProcessor:
         topic = _retry_topic(key)
         await self._changes.change([topic_key(topic)], lambda: self._decide_topic(key, topic))
 
-    def copy_missing(self, key: ClaimKey, pulls: PullLog, queue_offset: int) -> None:
+    def copy_missing(self, key: ClaimKey, pulls: PullLog, queue_offset: int) -> int:
         """Store a copy of a message that the session has passed over; none of one that is gone.
 
-        The retry topic is made; the caller waits until the copy is confirmed.
+        The retry topic is made. Returns the end of the copy in the log, for `confirmed`.
         """
-        if self._store.unit(key.topic, key.queue_id, queue_offset) is not None:
-            self._copy_once(key, pulls, queue_offset, dead=False, times_max=RECONSUME_TIMES)
+        if self._store.unit(key.topic, key.queue_id, queue_offset) is None:
+            return 0
+        return self._copy_once(key, pulls, queue_offset, dead=False, times_max=RECONSUME_TIMES)
+
+    async def confirmed(self, end: int) -> None:
+        """Return when copies up to an offset of the log are confirmed. Raises `Rejected`."""
+        status = await self._durable(end)
+        if status is not PutStatus.PUT_OK:
+            code = CODES.get(status, ResponseCode.SYSTEM_ERROR)
+            raise Rejected(code, f"{status.value}: the copy is not confirmed; repeat the request")
 
     def _copy_once(
         self, key: ClaimKey, pulls: PullSession | PullLog, queue_offset: int, *, dead: bool, times_max: int
@@ -154,7 +159,7 @@ class OrderedSendBackProcessor:
             return self._copies.dead_letter(record, key.group)
         return self._copies.retry(record, 0, lambda: (_retry_topic(key), key.queue_id))
 
-    async def _confirmed(self, end: int) -> PutStatus:
+    async def _durable(self, end: int) -> PutStatus:
         when_durable = self._admission.when_durable
         if when_durable is None:
             return PutStatus.PUT_OK

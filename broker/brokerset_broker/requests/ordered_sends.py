@@ -51,6 +51,9 @@ DUPLICATE_READS_MAX: Final = 1_000
 """Messages that are read to find where a message that comes again is stored; further back its place is not
 told."""
 
+GAPS_MAX: Final = 1_000
+"""Epochs of producers whose gaps were logged, which are remembered; then one may be logged twice."""
+
 UNKNOWN_PLACE: Final = -1
 """The queue offset in the answer to a message that is stored so far back."""
 
@@ -141,6 +144,7 @@ class OrderedSends:
         self._born_host = born_host
         self._again = again
         self._reading = KeyLocks()
+        self._gaps: dict[tuple[str, int, str, int], None] = {}
         self._body_max = 0
         self._replies = SendReplies(bytes(8), "", False)
         self._injected: Mapping[str, str] = {}
@@ -247,6 +251,7 @@ class OrderedSends:
                     "the log has lost messages of a subject that were counted: all of the queue is read",
                     topic=topic, queue_id=queue_id, counted_to=known.complete_to, begin=begin, end=end,
                 )  # fmt: skip
+                self._counters.loss("producers")
             begin = queue.complete_to
             for first in range(begin, end, READ_AT_ONCE):
                 for queue_offset in range(first, min(end, first + READ_AT_ONCE)):
@@ -334,6 +339,8 @@ class OrderedSends:
             self._counters.duplicates += request.stamps.messages
             return self._when_confirmed(request, end, partial(self._success, request, *self._place(request)))
         self._counters.refused_send(verdict.value)
+        if verdict is Verdict.GAP:
+            self._note_gap(request, decision.next_sequence)
         code, reason = _REASONS[verdict]
         stamps = request.stamps
         text = reason.format(
@@ -352,6 +359,25 @@ class OrderedSends:
             # A seal of this mastership is confirmed when it is seen; one of before may not be yet.
             return self._when_confirmed(request, max(end, self._changes.taken_over_end), lambda: answer)
         return answer
+
+    def _note_gap(self, request: _Request, following: int) -> None:
+        """A producer has one request in flight, and goes on when it is confirmed: what lies between is lost.
+
+        It is logged once for a producer's epoch in a queue, however often the request is repeated.
+        """
+        stamps = request.stamps
+        gap = (request.topic, request.queue_id, stamps.producer_id, stamps.epoch)
+        if gap in self._gaps:
+            return
+        if len(self._gaps) >= GAPS_MAX:
+            del self._gaps[next(iter(self._gaps))]
+        self._gaps[gap] = None
+        self._counters.loss("producer")
+        log.warning(
+            "confirmed messages of a subject are lost: their producer goes on behind them",
+            topic=request.topic, queue_id=request.queue_id, producer=stamps.producer_id, epoch=stamps.epoch,
+            missing_from=following, missing_to=stamps.first - 1,
+        )  # fmt: skip
 
     def _place(self, request: _Request) -> tuple[int, str]:
         """Queue offset of the first message and ids of all, of a request that is stored already."""

@@ -269,33 +269,38 @@ class SharedGroups:
     def acknowledge(
         self, command: Command, key: ClaimKey, header: Acknowledge, pulls: PullLog
     ) -> Coroutine[Any, Any, Command]:
-        """ACKNOWLEDGE: copies of what is missing before `first`, then all up to `last` counts, at once."""
+        """ACKNOWLEDGE: all up to `last` counts at once, or when there are copies of what is missing before
+        `first`."""
         if header.first < pulls.start or header.last >= pulls.end:
             text = (
                 f"the pull log of {key} has the sequences from {pulls.start} to {pulls.end}, and not "
                 f"those from {header.first} to {header.last}"
             )
             return self._answer_ack(command, pulls, ResponseCode.BROKERSET_ACK_REFUSED, text)
-        if self._without_copy(pulls, header.first):
+        if pulls.unacknowledged(header.first):
             return self._acknowledge_with_copies(command, key, header)
         self._count(key, pulls, header.last + 1)
         return self._answer_ack(command, pulls)
 
     async def _acknowledge_with_copies(self, command: Command, key: ClaimKey, header: Acknowledge) -> Command:
+        """A copy may be lost with the end of the log until it is confirmed: then its message counts."""
         await self._send_back.make_retry_topic(key)
-        pulls = self._access.owner(key, header.epoch, header.session, "ack")  # it may have changed meanwhile
+        pulls = self._log(key, header)
+        missing = pulls.unacknowledged(header.first)
+        ends = [self._send_back.copy_missing(key, pulls, queue_offset) for queue_offset in missing]
+        await self._send_back.confirmed(max(ends, default=0))
+        pulls = self._log(key, header)
+        self._count(key, pulls, header.last + 1)
+        return await self._answer_ack(command, pulls)
+
+    def _log(self, key: ClaimKey, header: Acknowledge) -> PullLog:
+        """The pull log that an ack is about, after a wait that may have changed much. Raises `Rejected`."""
+        pulls = self._access.acknowledging(key, header.epoch, header.session)
         if not isinstance(pulls, PullLog) or not pulls.start <= header.first <= header.last < pulls.end:
             raise Rejected(
                 ResponseCode.BROKERSET_NOT_CLAIMED, f"the session's pull log of {key} has ended: claim again"
             )
-        for queue_offset in self._without_copy(pulls, header.first):
-            self._send_back.copy_missing(key, pulls, queue_offset)
-        self._count(key, pulls, header.last + 1)
-        return await self._answer_ack(command, pulls)
-
-    @staticmethod
-    def _without_copy(pulls: PullLog, first: int) -> list[int]:
-        return [offset for offset in pulls.unacknowledged(first) if offset not in pulls.sent_back]
+        return pulls
 
     def _count(self, key: ClaimKey, pulls: PullLog, end: int) -> None:
         queue = pulls.queue
@@ -318,9 +323,10 @@ class SharedGroups:
     def _save(self, key: ClaimKey, queue: SharedQueue) -> None:
         """What is acknowledged counts at once, and gets its records in this turn of the loop."""
         position = queue.acked.position
-        if position != self._offsets.query(key.group, key.topic, key.queue_id):
+        moved = position != self._offsets.query(key.group, key.topic, key.queue_id)
+        if moved:
             self._offsets.commit(key.group, key.topic, key.queue_id, position, SHARED_SESSION)
-        self._ordered.acknowledged(key, queue.acked.ranges)
+        self._ordered.acknowledged(key, queue.acked.ranges, moved=moved)
         if position > queue.confirmed_position:
             self._changes.when_offsets_confirmed(partial(_confirm, queue, position))
 

@@ -209,6 +209,7 @@ class ReleaseQueueResponse(Header):
 
     released: bool
     position: Long
+    """The group's, a queue offset, also of a Shared group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,9 @@ PORTS = (range(11_500, 15_000), range(61_000, 65_000))
 """Neither those that `brokerset up` takes when it may choose, nor those of outgoing connections."""
 
 PORTS_BLOCK = 500
+PORTS_FOLDER = Path("/tmp")
+"""Of the lock that runs have in common, whatever TMPDIR each of them has."""
+
 PORTS_EDGE = 4
 """Left free at both ends of a block: what servers open right next to the port they are given."""
 _last_given = [0]
@@ -65,7 +68,7 @@ def _own_block() -> range:
     starts = [start for ports in PORTS for start in range(ports.start, ports.stop, PORTS_BLOCK)]
     blocks = [range(start, start + PORTS_BLOCK) for start in starts]
     random.SystemRandom().shuffle(blocks)
-    path = Path(tempfile.gettempdir()) / f"brokerset-test-ports-{os.getuid()}.lock"
+    path = PORTS_FOLDER / f"brokerset-test-ports-{os.getuid()}.lock"
     taken = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     for block in blocks:
         with suppress(OSError):
@@ -223,6 +226,11 @@ def java_namesrv(folder: Path, port: int) -> Server:
     )
 
 
+JAVA_IDLE = {"transactionMetricFlushInterval": "100", "timerFlushIntervalMs": "5000"}
+"""Of these milliseconds the thread TransactionMetricsFlushService of 5.5.0 spends every second one in a busy loop (by default 3 s of 6),
+and after the others the whole timer wheel is synced (by default each second): together most of a core for an idle broker."""
+
+
 def java_broker(folder: Path, port: int, namesrv: str, settings: Mapping[str, str] | None = None) -> Server:
     """A Java broker on the same store folder that `our_broker` uses, so that one can follow the other."""
     store = folder / "broker-0" / "store"
@@ -242,6 +250,7 @@ def java_broker(folder: Path, port: int, namesrv: str, settings: Mapping[str, st
         "mappedFileSizeCommitLog": "268435456",
         "mappedFileSizeTimerLog": "10485760",
         "enablePropertyFilter": "true",
+        **JAVA_IDLE,
         **(settings or {}),
     }
     conf.write_text("".join(f"{key}={value}\n" for key, value in values.items()))

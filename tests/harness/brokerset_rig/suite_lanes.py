@@ -19,9 +19,8 @@ FIRST = (
     "ours-to-ours",
     "ours-to-java",
     "mixed",
-    "stores",
 )
-"""Suites of one lane: clients and tools, which mostly wait, and stores. The other one are groups whose brokers come and go."""
+"""Suites of one lane: clients and tools, which mostly wait. The other one are stores, and groups whose brokers come and go."""
 
 
 def lanes(suites: Sequence[str]) -> list[list[str]]:

@@ -302,6 +302,7 @@ class OrderedWorld:
         await self._until_none(patience, {"Prepared", "Sealing"}, "scaling is not finished")
         if self.plan.has_copies:
             await self._until_none(patience, {"Sealed"}, "drained partitions are not retired")
+            await self._until(lambda: not self._fences_of_retired(), patience, "retired queues have fences")
         self.note("progress")
 
     async def _until_none(self, patience: float, statuses: set[str], what: str) -> None:
@@ -316,12 +317,16 @@ class OrderedWorld:
             await asyncio.sleep(0.3)
 
     def _fences_of_retired(self) -> list[tuple[str, str, int]]:
-        """Broker group, topic and queue of fences that masters keep for partitions that are no more."""
+        """Broker group, topic and queue of fences that masters keep for partitions that are no more.
+
+        A broker group that has no partition of the subject left is not asked for anything any more.
+        """
         subject = self.agreement.head.ordered.subjects[SUBJECT]
         kept = {(each.broker_group, each.queue_id) for each in subject.partitions.values()}
         return [
             (group.name, topic, queue_id)
             for group in self.groups
+            if group.name in {name for name, _ in kept}
             for topic, queue_id in group.fenced()
             if (group.name, queue_id) not in kept
         ]

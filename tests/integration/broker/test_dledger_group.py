@@ -536,6 +536,49 @@ async def test_ordered_subjects_survive_a_leader_that_crashes(tmp_path: Path) ->
             assert bodies(pulled) == [b"2", b"3", b"4"]
 
 
+async def test_a_shared_group_survives_a_leader_that_crashes(tmp_path: Path) -> None:
+    """What a session of a Shared group has acknowledged with an answer comes to nobody at the next leader;
+    all else does. A session that waits gets what another one releases (statements 54, 61, 74)."""
+    key: dict[str, Any] = {"topic": "orders", "consumerGroup": "cg", "queueId": 0, "epoch": 7}
+
+    async def claim(client: Client, session: str) -> int:
+        claimed = await client.call(21_032, **key, session=session, pulledTo=-1, shared="true")
+        assert claimed.code == 0, claimed.remark
+        return int(claimed.ext["position"])
+
+    async def pull(
+        client: Client, session: str, sequence: int, count: int, suspend_ms: int = 0
+    ) -> list[bytes]:
+        fields: dict[str, Any] = {"brokersetEpoch": 7, "brokersetSession": session, "maxMsgNums": count}
+        return bodies(await client.pull("orders", sequence, suspend_ms=suspend_ms, **fields))
+
+    async with group(tmp_path) as members:
+        first = await members.leader()
+        async with client_of(first) as client:
+            made = await client.call(21_031, _queues((0, 1, "Open"), version=1))
+            assert made.code == 0, made.remark
+            for sequence in range(6):
+                sent = await client.send("orders", b"%d" % sequence, properties=_stamp(1, sequence))
+                assert sent.code == 0, sent.remark
+            starts = {session: await claim(client, session) for session in ("s1", "s2", "s3")}
+            got = [await pull(client, session, starts[session], 2) for session in ("s1", "s2", "s3")]
+            waiting = asyncio.ensure_future(pull(client, "s3", starts["s3"] + 2, 2, 10_000))
+            acked = await client.call(21_033, **key, session="s2", first=starts["s2"], last=starts["s2"] + 1)
+            released = await client.call(21_034, **key, session="s1")
+            left = await waiting
+            for number, broker in list(members.brokers.items()):
+                if broker is first:
+                    await members.crash(number)
+        second = await members.leader(other_than=first)
+        async with client_of(second) as client:
+            again = await pull(client, "s3", await claim(client, "s3"), 32)
+
+    assert got == [[b"0", b"1"], [b"2", b"3"], [b"4", b"5"]]
+    assert (acked.code, acked.ext["groupPosition"], released.ext["released"]) == (0, "0", "true")
+    assert left == [b"0", b"1"]
+    assert again == [b"0", b"1", b"4", b"5"]
+
+
 def _queues(*queues: tuple[int, int, str], version: int) -> bytes:
     listed = tuple(
         SubjectQueue(queue, partition, PartitionStatus(state)) for queue, partition, state in queues

@@ -23,6 +23,7 @@ from brokerset_rig.ordered_broker import (
     send_fields,
     send_one,
 )
+from brokerset_rig.shared_sessions import Session, numbers, shared
 
 STALE = ResponseCode.BROKERSET_STALE_EPOCH
 
@@ -323,6 +324,7 @@ async def test_a_table_of_producers_that_counts_lost_messages_is_not_believed(br
     kept = master.ordered.state.producers[SUBJECT][0]
 
     assert (again.code, other.code) == (0, 0)
+    assert master.counters.losses["producers"] == 1
     assert bodies(master) == [b"0", b"1", b"2", b"o"]
     assert (kept.complete_to, {name: state.next_sequence for name, state in kept.producers.items()}) == (
         4, {"p": 3, "other": 1},
@@ -385,3 +387,66 @@ async def test_a_new_master_keeps_claimed_queues_from_rocketmqs_clients_for_the_
     late = await locks()
 
     assert (early, late) == (False, True)
+
+
+# -- Shared groups ----------------------------------------------------------------------------------------
+
+
+async def test_sessions_of_a_shared_group_go_on_at_the_next_master(brokers: Brokers) -> None:
+    """What two sessions have acknowledged with an answer is not given again, by the records, or by a snapshot
+    and a restart; all else is, each message to one of them (statements 54, 61, 74)."""
+    master, slave = await group(brokers)
+    await master.send(10)
+    one, two = await shared(master, "s1", "s2")
+    await one.pull(4)
+    await two.pull(4)
+    await two.ack(0, 2)
+    await one.ack(0, 0)
+    await one.claim()
+    await one.pull(2)
+    assert (await one.ack(1, 1)).code == 0  # of 1, 2 and 3 the second; and a copy of the first
+    await master.metadata.write_snapshot()
+    await master.copy_to(slave)
+    await fail_over(master, slave)
+    await slave.confirm()
+    await slave.close()
+    slave = brokers.make("slave")
+    await slave.lead(3)
+    await slave.confirm()
+    late = [await Session(slave, each.name).pull_call(each.following) for each in (one, two)]
+    one, two = await shared(slave, "s1", "s2")
+    got = [await one.pull(2), await two.pull()]
+    acked = [await one.ack(0, 1), await two.ack(0, 1)]
+
+    assert [call.code for call in late] == [ResponseCode.BROKERSET_NOT_CLAIMED] * 2
+    assert got == [[b"3", b"7"], numbers(8, 10)]
+    assert [call.ext["groupPosition"] for call in acked] == ["8", "10"]
+
+
+async def test_a_master_that_led_before_has_the_acks_that_its_successor_confirmed(brokers: Brokers) -> None:
+    """A deposed master had closed a gap with an ack that nobody got. When its successor moves the position,
+    it learns again of what lies above, and gives none of that again when it leads at last (statement 74)."""
+    master, slave = await group(brokers)
+    await master.send(8)
+    one, two = await shared(master, "s1", "s2")
+    await one.pull(3)
+    await two.pull(3)
+    await two.ack(0, 2)
+    await master.copy_to(slave)
+    end = master.log.max_offset
+    lost = await master.start(21_033, **owner(1, "s1"), first=one.start, last=one.start + 2)
+    await master.follow()
+    await slave.lead(2)
+    await slave.confirm()
+    (one,) = await shared(slave, "s1")
+    await one.pull(1)
+    await one.ack(0, 0)
+    await master.log.truncate(end, keep_copy=False)
+    master.metadata.truncated(end)
+    await slave.copy_to(master)
+    await fail_over(slave, master, 3)
+    await master.confirm()
+    (one,) = await shared(master, "s1")
+
+    assert lost.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert await one.pull() == [b"1", b"2", b"6", b"7"]

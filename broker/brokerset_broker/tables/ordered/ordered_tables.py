@@ -179,9 +179,13 @@ class OrderedTables:
         self.claims.forget_group(group)
         self._touch()
 
-    def acknowledged(self, key: ClaimKey, ranges: Ranges) -> None:
-        """What a Shared group has acknowledged above its position: counts at once, is written later."""
-        if ranges != self.state.shared_acks.get(key, ()):
+    def acknowledged(self, key: ClaimKey, ranges: Ranges, *, moved: bool) -> None:
+        """What a Shared group has acknowledged above its position: counts at once, is written later.
+
+        When the position has `moved`, ranges are written again: a replica that led before may have passed
+        them by a position that nobody else has, and does not have them any more.
+        """
+        if ranges != self.state.shared_acks.get(key, ()) or (moved and ranges):
             self.state.put_acks(key, ranges)
             if self.journal is not None:
                 self.journal.acks_changed(key)

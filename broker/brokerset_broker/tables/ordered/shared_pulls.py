@@ -83,7 +83,7 @@ class PullLog:
             self.queue.settle(queue_offset, queue_offset + 1)
 
     def _below(self, sequence: int) -> list[int]:
-        """Nothing for a request that comes late or again: its sequences are below the position."""
+        """What it has below a pull sequence, which may lie below its position: acks may be late."""
         return self._pending[: max(0, sequence - self.position)]
 
     def abandon(self) -> list[int]:

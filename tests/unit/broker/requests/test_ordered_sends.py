@@ -105,16 +105,18 @@ async def test_a_newer_epoch_fences_the_older_one_and_begins_at_zero(brokers: Br
 
 
 async def test_a_sequence_that_is_not_the_next_one_is_refused(brokers: Brokers) -> None:
-    """A gap is refused with the sequence that is waited for; an unknown producer begins at 0
-    (statement 24)."""
+    """A gap is refused with the sequence that is waited for, and is counted once as a sign of a loss; an
+    unknown producer begins at 0 (statement 24)."""
     master = await brokers.master()
     unknown = await master.call(310, b"x", **send_one(sequence=3))
     await master.call(310, b"0", **send_one(sequence=0))
     gap = await master.call(310, b"2", **send_one(sequence=2))
+    await master.call(310, b"2", **send_one(sequence=2))
 
     assert unknown.code == ResponseCode.BROKERSET_PRODUCER_UNKNOWN
     assert gap.code == ResponseCode.BROKERSET_SEQUENCE_GAP
     assert gap.ext["nextSequence"] == "1"
+    assert master.counters.losses["producer"] == 1
     assert bodies(master) == [b"0"]
 
 

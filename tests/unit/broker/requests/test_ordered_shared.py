@@ -12,21 +12,21 @@ from brokerset_broker.requests.ordered_shared import draw_start
 from brokerset_broker.tables.locks import SESSION_LOCK_SECONDS
 from brokerset_broker.tables.ordered import shared_pulls
 from brokerset_broker.tables.ordered.values import ClaimKey
-from brokerset_formats.records import decode_record
 from brokerset_protocol.bodies.queues import LockBatchRequest, LockBatchResponse, MessageQueue
 from brokerset_protocol.codes import ResponseCode
+from brokerset_rig.local_servers import bodies as pulled_bodies
 from brokerset_rig.ordered_broker import (
     GROUP,
     RETRY,
     SUBJECT,
     Brokers,
-    Call,
     OrderedBroker,
     bodies,
     owner,
     pull_fields,
     turns,
 )
+from brokerset_rig.shared_sessions import Session, numbers, shared
 
 STALE = ResponseCode.BROKERSET_STALE_EPOCH
 NOT_CLAIMED = ResponseCode.BROKERSET_NOT_CLAIMED
@@ -37,61 +37,6 @@ MOVED = ResponseCode.PULL_OFFSET_MOVED
 NOTHING = ResponseCode.PULL_NOT_FOUND
 LIFE_MS = int(SESSION_LOCK_SECONDS * 1000)
 KEY = ClaimKey(SUBJECT, GROUP, 0)
-
-
-class Session:
-    """One session that pulls from where it is, and acknowledges by pull sequences."""
-
-    def __init__(self, master: OrderedBroker, name: str) -> None:
-        self.master, self.name = master, name
-        self.start = self.following = -1
-
-    async def claim(self, pulled_to: int = -1, **more: Any) -> Call:
-        call = await self.master.call(
-            21_032, **owner(1, self.name, **more), pulledTo=pulled_to, shared="true"
-        )
-        if call.code == 0 and pulled_to < 0:
-            self.start = self.following = int(call.ext["position"])
-        return call
-
-    async def pull(self, count: int = 32, sequence: int | None = None, **more: Any) -> list[bytes]:
-        """The bodies of what it gets."""
-        call = await self.pull_call(self.following if sequence is None else sequence, count, **more)
-        assert call.answer is not None
-        found = split(call.answer.body)
-        self.following = int(call.ext["nextBeginOffset"])
-        return found
-
-    async def pull_call(self, sequence: int, count: int = 32, **more: Any) -> Call:
-        fields = pull_fields(sequence, 1, self.name, maxMsgNums=count, suspendTimeoutMillis=0, sysFlag=4)
-        return await self.master.call(11, **(fields | more))
-
-    async def ack(self, first: int, last: int) -> Call:
-        """`first` and `last` count from the begin of its pull log."""
-        return await self.master.ack(self.start + first, self.start + last, 1, self.name)
-
-
-def split(data: bytes) -> list[bytes]:
-    """The bodies of the records in an answer."""
-    found = []
-    view = memoryview(data)
-    while view:
-        size = int.from_bytes(view[:4], "big")
-        found.append(decode_record(view[:size]).body)
-        view = view[size:]
-    return found
-
-
-async def shared(master: OrderedBroker, *names: str) -> list[Session]:
-    """Sessions that have claimed the queue."""
-    made = [Session(master, name) for name in names]
-    for session in made:
-        assert (await session.claim()).code == 0
-    return made
-
-
-def numbers(first: int, end: int) -> list[bytes]:
-    return [b"%d" % number for number in range(first, end)]
 
 
 async def test_each_message_goes_to_one_session(brokers: Brokers) -> None:
@@ -235,7 +180,7 @@ async def test_what_a_session_leaves_is_given_again(brokers: Brokers) -> None:
     released = await master.release(1, "s1")
     again = await master.release(1, "s1")
     await turns()
-    got = [] if parked.answer is None else split(parked.answer.body)
+    got = [] if parked.answer is None else pulled_bodies(parked.answer)
     master.clock.advance(LIFE_MS - 1)
     three.following += 1
     await three.pull()
@@ -302,6 +247,43 @@ async def test_a_gap_in_an_ack_sends_copies_once(brokers: Brokers) -> None:
     assert bodies(master, "SCHEDULE_TOPIC_XXXX", 2) == [b"1", b"0", b"2"]
 
 
+async def test_what_is_passed_over_counts_when_its_copies_are_confirmed(brokers: Brokers) -> None:
+    """A copy may be lost with the end of the log until then: the message is not acknowledged before it."""
+    master = await brokers.master()
+    await master.send(3)
+    (one,) = await shared(master, "s1")
+    await one.pull()
+    ack = await master.start(21_033, **owner(), first=one.start + 1, last=one.start + 2)
+    master.log.confirm(master.log.max_offset)  # the retry topic
+    await turns()
+    copied = bodies(master, "SCHEDULE_TOPIC_XXXX", 2)
+    early = (ack.code, master.position())
+    await master.confirm()
+
+    assert (early, copied) == ((None, 0), [b"0"])
+    assert (ack.code, master.position()) == (0, 3)
+
+
+async def test_a_reset_that_is_on_its_way_is_not_overtaken_by_an_ack(brokers: Brokers) -> None:
+    """What an ack with a gap counts while the reset is not confirmed would be skipped by the next master."""
+    master = await brokers.master()
+    await master.send(6)
+    one, two = await shared(master, "s1", "s2")
+    await one.pull(1)
+    await two.pull()
+    ack = await master.start(21_033, **owner(1, "s2"), first=two.start + 1, last=two.start + 2)
+    end = master.log.max_offset
+    fields: dict[str, Any] = {"topic": SUBJECT, "group": GROUP, "queueId": 0, "offset": 0, "timestamp": -1}
+    reset = await master.start(222, **fields, isForce="true")
+    await master.confirm(end)
+    await master.confirm()
+    slave = await failover(brokers, master, master.log.max_offset)
+    (three,) = await shared(slave, "s3")
+
+    assert (ack.code, reset.code) == (ResponseCode.SYSTEM_BUSY, 0)
+    assert await three.pull() == numbers(0, 6)
+
+
 async def test_only_what_a_session_has_is_sent_back_or_acknowledged(brokers: Brokers) -> None:
     """Messages of another session, and pull sequences that nobody was given, are refused."""
     master = await brokers.master()
@@ -334,7 +316,7 @@ async def test_at_most_a_window_lies_above_the_position(brokers: Brokers) -> Non
     assert got == [[b"0"], numbers(1, 4), []]
     assert waiting is None
     assert parked.answer is not None
-    assert split(parked.answer.body) == [b"4"]
+    assert pulled_bodies(parked.answer) == [b"4"]
 
 
 async def test_a_reset_ends_all_pull_logs(brokers: Brokers) -> None:
@@ -373,8 +355,8 @@ async def test_a_group_whose_offsets_are_cloned_begins_there(brokers: Brokers) -
 
 
 async def test_an_epoch_is_of_one_kind(brokers: Brokers) -> None:
-    """What was claimed with `shared` is refused without, and the reverse; a higher epoch ends all logs
-    (statements 21, 55)."""
+    """What was claimed with `shared` is refused without, and the reverse; a higher epoch ends all
+    logs, and an Exclusive group has none (statements 21, 55, 61)."""
     master = await brokers.master(queues=2)
     await master.send(2)
     (one,) = await shared(master, "s1")
@@ -388,6 +370,7 @@ async def test_an_epoch_is_of_one_kind(brokers: Brokers) -> None:
 
     assert (alone.code, together.code) == (STALE, STALE)
     assert (higher.code, late.code) == (0, STALE)
+    assert master.ordered.claims.shared == {}
     assert star.code == ResponseCode.INVALID_PARAMETER
 
 

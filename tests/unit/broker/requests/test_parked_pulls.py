@@ -30,6 +30,21 @@ def make(
     return hold, resumed
 
 
+def test_a_pull_that_was_woken_for_nothing_waits_until_its_first_deadline() -> None:
+    """It ends when it would have ended, and does not come into a table that is full meanwhile."""
+    table = ParkedPullTable(parked_max=1)
+    pull, _ = make(table, timeout_ms=1000)
+    woken = table.arrived(("t", 0), 6, None)
+    added = table.add_again(pull, 500)
+    early = table.expired(900)
+    due = table.expired(1000 + SLOT_MS)
+    late = table.add_again(pull, 1000 + SLOT_MS)
+    make(table, timeout_ms=9000)
+
+    assert (woken, added, early, due, late) == ([pull], True, [], [pull], False)
+    assert not table.add_again(pull, 500)
+
+
 @pytest.mark.parametrize(("next_queue_offset", "wakes"), [(5, False), (4, False), (6, True), (100, True)])
 def test_a_pull_wakes_when_the_message_that_it_waits_for_is_there(
     next_queue_offset: int, wakes: bool

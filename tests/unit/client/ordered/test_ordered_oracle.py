@@ -74,12 +74,6 @@ def test_a_confirmed_message_that_is_never_handled_is_lost_whatever_the_order() 
     assert dict(handled(2, 0, unconfirmed=(0, 2)).kinds) == {"lost": 1}
 
 
-def test_a_message_whose_handler_began_and_did_not_end_is_lost() -> None:
-    acts = [*(Act("end", "k", number, 1, "s") for number in (0, 1)), Act("begin", "k", 2, 1, "s")]
-
-    assert dict(judge_unordered(acts, SENT).kinds) == {"lost": 1}
-
-
 def test_a_message_whose_send_failed_may_be_handled_or_not() -> None:
     assert handled(2, 0, unconfirmed=(1,)).problems == []
     assert handled(2, 1, 0, unconfirmed=(1,)).problems == []
@@ -102,3 +96,11 @@ def test_a_line_is_read_as_it_was_written() -> None:
     act = Act("begin", "p1-3", 7, 12, "c1:99")
 
     assert read_act(write_act(act)) == act
+
+
+def test_a_shared_group_may_handle_in_any_order_and_again_but_must_handle_all() -> None:
+    acts = [Act("end", "k", number, 1, "s") for number in (2, 0, 2)]
+    verdict = judge_unordered([Act("begin", "k", 1, 1, "s"), *acts], SENT)
+
+    assert (verdict.handled, verdict.repeated, dict(verdict.kinds)) == (2, 1, {"lost": 1})
+    assert dict(judge_unordered([*acts, Act("end", "x", 0, 1, "s")], SENT).kinds) == {"lost": 1, "unknown": 1}
