@@ -27,6 +27,8 @@ PROFILE ?= ci
 MUTATIONS ?= 0
 HISTORIES ?= 60
 SECONDS ?= 60
+ORDER ?= Strict
+CONSUME ?= Exclusive
 DAMAGES ?= 10000
 RECORDS ?= 6000
 
@@ -108,8 +110,8 @@ chaos: setup  ## processes of controllers and brokers killed, hung, fenced and m
 	python tests/faults/identity_chaos.py --rounds $(ROUNDS)
 	python tests/faults/group_chaos.py --rounds $(ROUNDS)
 
-ordered-chaos: setup  ## an ordered subject while consumers, brokers and controllers are killed and frozen, and it is scaled (SECONDS=number)
-	python tests/faults/ordered_chaos.py --seconds $(SECONDS)
+ordered-chaos: setup  ## an ordered subject while processes are killed and frozen, links cut, and it is scaled (SECONDS=number, ORDER=Strict|BestTried, CONSUME=Exclusive|Shared)
+	python tests/faults/ordered_chaos.py --seconds $(SECONDS) --order $(ORDER) --consume $(CONSUME)
 
 histories: setup  ## reads of real processes during faults, judged for linearizability (HISTORIES=number)
 	python tests/faults/read_histories.py --histories $(HISTORIES)
@@ -189,6 +191,8 @@ full: check test e2e wheel coverage evidence  ## all of it at full size
 	$(MAKE) dledger-takeover RECORDS=1000000
 	$(MAKE) chaos ROUNDS=50
 	$(MAKE) ordered-chaos SECONDS=600
+	$(MAKE) ordered-chaos SECONDS=300 ORDER=BestTried
+	$(MAKE) ordered-chaos SECONDS=300 CONSUME=Shared
 	$(MAKE) histories HISTORIES=90
 	$(MAKE) network-cuts CUT_RUNS=5
 	$(MAKE) disks DISKS=10

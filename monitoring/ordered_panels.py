@@ -143,6 +143,38 @@ ORDERED: Final = Dashboard(
                     ),
                 ),
                 Panel(
+                    "Pull logs of Shared groups",
+                    "How many are there? Each session of a Shared group has one for each queue that it pulls.",
+                    (
+                        (
+                            f"sum by (node_id) (brokerset_broker_ordered_shared_sessions{{<b>}} {MASTERS})",
+                            "{{node_id}}",
+                        ),
+                    ),
+                ),
+                Panel(
+                    "Unacknowledged messages of Shared groups",
+                    "How many messages were given to sessions that have not acknowledged them?",
+                    (
+                        (
+                            f"sum by (node_id) (brokerset_broker_ordered_shared_pending{{<b>}} {MASTERS})",
+                            "{{node_id}}",
+                        ),
+                    ),
+                ),
+                Panel(
+                    "Messages given again",
+                    "Do sessions of Shared groups leave messages that they have not acknowledged? Those may be handled twice.",
+                    (
+                        (
+                            "sum by (node_id)"
+                            f" (rate(brokerset_broker_ordered_shared_given_again_total{{<b>}}{RATE}))",
+                            "{{node_id}}",
+                        ),
+                    ),
+                    "cps",
+                ),
+                Panel(
                     "Claims",
                     "How often do owners claim their queues? Each new owner and each new master brings some.",
                     (
@@ -187,6 +219,16 @@ ORDERED: Final = Dashboard(
                         ),
                     ),
                     "reqps",
+                ),
+                Panel(
+                    "Signs of lost messages",
+                    "Have processes found since their start that confirmed messages are gone? Each increase is an alert.",
+                    (
+                        (
+                            "sum by (pod, sign) (brokerset_broker_ordered_losses_total{<b>})",
+                            "{{pod}} {{sign}}",
+                        ),
+                    ),
                 ),
             ),
         ),

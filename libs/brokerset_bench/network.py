@@ -73,10 +73,10 @@ class OwnNetwork:
         self._enter: dict[str, tuple[str, ...]] = {HOST: ()}
         """By address, what goes before a command that shall run there."""
         self._cut_paths: dict[tuple[str, str], None] = {}
-        _ip("link", "set", "lo", "up")
-        _ip("link", "add", BRIDGE, "address", _hardware_address(HOST), "type", "bridge")
-        _ip("addr", "add", f"{HOST}/24", "dev", BRIDGE)
-        _ip("link", "set", BRIDGE, "up")
+        run_ip("link", "set", "lo", "up")
+        run_ip("link", "add", BRIDGE, "address", _hardware_address(HOST), "type", "bridge")
+        run_ip("addr", "add", f"{HOST}/24", "dev", BRIDGE)
+        run_ip("link", "set", BRIDGE, "up")
 
     def member(self) -> tuple[int, str, tuple[str, ...]]:
         """Make a namespace: its number, its address, and what goes before a command that shall run in it."""
@@ -94,9 +94,9 @@ class OwnNetwork:
         pid = str(self._wait_apart(holder))
         enter = ("nsenter", "--target", pid, "--net", "--")
         veth = ("link", "add", _link(number), "type", "veth", "peer", "name", "eth0")
-        _ip(*veth, "address", _hardware_address(address), "netns", pid)
-        _ip("link", "set", _link(number), "master", BRIDGE)
-        _ip("link", "set", _link(number), "up")
+        run_ip(*veth, "address", _hardware_address(address), "netns", pid)
+        run_ip("link", "set", _link(number), "master", BRIDGE)
+        run_ip("link", "set", _link(number), "up")
         for words in (
             ("addr", "add", f"{address}/24", "dev", "eth0"),
             ("link", "set", "eth0", "up"),
@@ -108,11 +108,11 @@ class OwnNetwork:
 
     def cut(self, number: int) -> None:
         """Let all packets from and to a member vanish."""
-        _ip("link", "set", _link(number), "nomaster")
+        run_ip("link", "set", _link(number), "nomaster")
 
     def mend(self, number: int) -> None:
         """Let packets through again."""
-        _ip("link", "set", _link(number), "master", BRIDGE)
+        run_ip("link", "set", _link(number), "master", BRIDGE)
 
     def cut_path(self, sender: str, receiver: str) -> None:
         """Let what one address sends to another vanish; the other direction stays as it is.
@@ -143,8 +143,8 @@ class OwnNetwork:
     def close(self) -> None:
         """Give the members' namespaces, their interfaces and the bridge up."""
         for number in range(self._used):
-            _ip("link", "del", _link(number))
-        _ip("link", "del", BRIDGE)
+            run_ip("link", "del", _link(number))
+        run_ip("link", "del", BRIDGE)
         end_all(self._holders)
         self._holders.clear()
 
@@ -171,7 +171,8 @@ def _hardware_address(address: str) -> str:
     return HARDWARE_ADDRESS.format(int(address.rpartition(".")[2]))
 
 
-def _ip(*words: str) -> None:
+def run_ip(*words: str) -> None:
+    """Run `ip` in this namespace; raises `OSError` with what it said."""
     _run("ip", *words)
 
 

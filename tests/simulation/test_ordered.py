@@ -85,7 +85,7 @@ def test_seeds_do_every_kind_of_thing() -> None:
     assert counts["handled"] > 50 * SEEDS
     assert counts["shared: given"] > 20 * SEEDS
     assert counts["shared: acknowledgements"] > SEEDS
-    assert counts["scaled"] > SEEDS
+    assert counts["scaled"] > SEEDS // 2
     assert counts["role: failovers"] > SEEDS
 
 

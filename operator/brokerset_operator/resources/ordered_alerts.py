@@ -2,7 +2,8 @@
 
 Counters of servers have neither subject nor consumer group, so an alert says which set, or broker group;
 the runbook says how to find the subject. Rates are of five minutes, and must last longer than that: one
-failover, one new leader of the controllers or one paused consumer fires none of them.
+failover, one new leader of the controllers or one paused consumer fires none of them. Lost messages fire at
+once.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from brokerset_operator.resources.alerts import GROUP, SET, Alert
 
 _LASTING_MINUTES: Final = 10
 """How long a rate of five minutes must last: more than five, so that one burst does not suffice."""
+
+_LOSSES: Final = "brokerset_broker_ordered_losses_total{<pods>}"
 
 ORDERED_CONTROLLER_ALERTS: Final = (
     Alert(
@@ -57,6 +60,17 @@ ORDERED_CONTROLLER_ALERTS: Final = (
 """About ordered subjects, by the pods of controllers."""
 
 ORDERED_BROKER_ALERTS: Final = (
+    Alert(
+        "BrokersetOrderedMessagesLost",
+        "critical",
+        # A process may count a loss before it is scraped first: increase() does not see that one.
+        f"sum by ({GROUP}) (increase({_LOSSES}[15m]) > 0"
+        f" or {_LOSSES} > 0 and on (namespace, pod) time() - process_start_time_seconds{{<pods>}} < 900)",
+        0,
+        "{{ $labels.node_id }} has lost confirmed messages of ordered subjects",
+        "A group's position, a producer or the record of producers is ahead of the log. The messages between"
+        " are gone, and the subject goes on without them. The broker's log names subject and queue.",
+    ),
     Alert(
         "BrokersetOrderedRequestsFenced",
         "warning",

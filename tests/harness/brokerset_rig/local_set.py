@@ -32,6 +32,8 @@ class LocalSet:
     """The command with one data folder, and what it has written there."""
 
     data: Path
+    wait_seconds: float = WAIT_SECONDS
+    """Longest time of one command, and of one wait."""
 
     def __call__(
         self, *arguments: str, code: int = 0, stdin: str | None = None
@@ -45,7 +47,7 @@ class LocalSet:
             capture_output=True,
             text=True,
             input=stdin,
-            timeout=WAIT_SECONDS,
+            timeout=self.wait_seconds,
             check=False,
         )
         assert done.returncode == code, f"{arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}"
@@ -69,18 +71,20 @@ class LocalSet:
     def status(self) -> dict[str, Any]:
         """`status --json`, whether all is well or not."""
         command = [sys.executable, "-m", "brokerset_cli.main", "status", "--json", "--data", str(self.data)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=self.wait_seconds, check=False)
         view: dict[str, Any] = json.loads(done.stdout)
         return view
 
     def until(self, condition: Callable[[dict[str, Any]], bool], what: str) -> dict[str, Any]:
         """The first status that meets the condition."""
-        deadline = time.monotonic() + WAIT_SECONDS
+        deadline = time.monotonic() + self.wait_seconds
         while True:
             view = self._observe()
             if condition(view):
                 return view
-            assert time.monotonic() < deadline, f"not within {WAIT_SECONDS:g} s: {what}; {view['problems']}"
+            assert time.monotonic() < deadline, (
+                f"not within {self.wait_seconds:g} s: {what}; {view['problems']}"
+            )
             time.sleep(LOOK_SECONDS)
 
     def _observe(self) -> dict[str, Any]:
@@ -109,7 +113,7 @@ class LocalSet:
         before = {p["name"]: p["pid"] for p in self.state()["processes"] if p["name"] in names}
         for pid in before.values():
             os.kill(pid, signal.SIGKILL)
-        deadline = time.monotonic() + WAIT_SECONDS
+        deadline = time.monotonic() + self.wait_seconds
         while not all(
             p["pid"] not in (0, before[p["name"]]) and p["state"] == "running"
             for p in self.state()["processes"]
@@ -124,16 +128,20 @@ class LocalSet:
             self("down")
         if (self.data / "state.json").exists():
             pids = [p["pid"] for p in self.state()["processes"] if p["pid"]]
-            deadline = time.monotonic() + WAIT_SECONDS  # orphans are reaped by a process that is not ours
+            deadline = (
+                time.monotonic() + self.wait_seconds
+            )  # orphans are reaped by a process that is not ours
             while left := [pid for pid in pids if Path(f"/proc/{pid}").exists()]:
                 assert time.monotonic() < deadline, f"processes {left} are left"
                 time.sleep(0.02)
 
 
 @contextlib.contextmanager
-def local_set(folder: Path, manifest: str, *options: str) -> Iterator[LocalSet]:
+def local_set(
+    folder: Path, manifest: str, *options: str, wait_seconds: float = WAIT_SECONDS
+) -> Iterator[LocalSet]:
     """A set that runs, and is stopped at the end."""
-    found = LocalSet(folder / "data")
+    found = LocalSet(folder / "data", wait_seconds)
     try:
         found.up(manifest, *options)
         yield found

@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import json
 import os
+import random
 import signal
 import sys
 from pathlib import Path
@@ -30,26 +31,27 @@ FLUSH_SECONDS = 120.0
 
 
 async def send(options: argparse.Namespace) -> int:
-    """Send `count` messages over `keys` keys, `rate` a second; prints what was confirmed, by key."""
+    """Send `count` messages over `keys` keys, `rate` a second; prints how many by key, and which of them failed."""
     counts = dict.fromkeys((f"{options.name}-{number}" for number in range(options.keys)), 0)
     names = list(counts)
-    failures: list[str] = []
+    failures: list[tuple[str, str]] = []
     async with OrderedClient(options.namesrv) as client, client.producer() as producer:
         loop = asyncio.get_running_loop()
         began = loop.time()
-        futures = []
+        futures = {}
         for number in range(options.count):
             await asyncio.sleep(max(0.0, began + number / options.rate - loop.time()))
             key = names[number % len(names)]
-            body = f"{key} {counts[key]}".encode()
+            body = f"{key} {counts[key]}"
             counts[key] += 1
-            message = Message(topic=options.subject, body=body)
-            futures.append(await producer.send_async(message, key=key, order=OrderStrategy.STRICT))
+            message = Message(topic=options.subject, body=body.encode())
+            futures[body] = await producer.send_async(message, key=key, order=options.order)
         async with asyncio.timeout(FLUSH_SECONDS):
-            for each in await asyncio.gather(*futures, return_exceptions=True):
-                if isinstance(each, BaseException):
-                    failures.append(repr(each))
-    print(json.dumps({"sent": counts, "failures": failures[:20]}))
+            results = await asyncio.gather(*futures.values(), return_exceptions=True)
+        for body, result in zip(futures, results, strict=True):
+            if isinstance(result, BaseException):
+                failures.append((body, repr(result)))
+    print(json.dumps({"sent": counts, "failures": failures}))
     return 1 if failures else 0
 
 
@@ -62,6 +64,8 @@ async def handle(options: argparse.Namespace) -> int:
         key, number = message.body.decode().split()
         os.write(acts, write_act(Act("begin", key, int(number), context.epoch, session)).encode())
         await asyncio.sleep(options.work_ms / 1000)
+        if random.random() < options.failing:
+            raise RuntimeError(f"{key} {number} fails on purpose")
         os.write(acts, write_act(Act("end", key, int(number), context.epoch, session)).encode())
 
     stop = asyncio.Event()
@@ -86,6 +90,9 @@ def arguments() -> argparse.Namespace:
             part.add_argument("--keys", type=int, default=50)
             part.add_argument("--count", type=int, default=5_000)
             part.add_argument("--rate", type=float, default=500.0)
+            part.add_argument(
+                "--order", type=OrderStrategy, choices=OrderStrategy, default=OrderStrategy.STRICT
+            )
         else:
             part.add_argument("--group", required=True)
             part.add_argument("--acts", type=Path, required=True)
@@ -93,6 +100,7 @@ def arguments() -> argparse.Namespace:
                 "--consume", type=ConsumeStrategy, choices=ConsumeStrategy, default=ConsumeStrategy.EXCLUSIVE
             )
             part.add_argument("--work-ms", type=float, default=1.0)
+            part.add_argument("--failing", type=float, default=0.0, help="share of attempts that fail")
     return parser.parse_args()
 
 

@@ -8,8 +8,11 @@ is refused when a higher one was seen for its key: so is a line.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+
+Message = tuple[str, int]
+"""Key, and number among those of its key, from 0."""
 
 SHOWN_MAX = 10
 """Problems of a kind that are written out."""
@@ -55,6 +58,9 @@ class Verdict:
 
     refused: int = 0
     """Late acts of owners that had been replaced, refused by their tokens."""
+
+    disordered: int = 0
+    """First handlings after that of a later message of the key, where no order is promised."""
 
     problems: list[str] = field(default_factory=list)
     kinds: Counter[str] = field(default_factory=Counter)
@@ -111,17 +117,34 @@ def judge(acts: Iterable[Act], sent: Mapping[str, int]) -> Verdict:
     return verdict
 
 
-def judge_unordered(acts: Iterable[Act], sent: Mapping[str, int]) -> Verdict:
-    """Compare the acts of a Shared group with what was sent: messages have no order, and none is lost."""
+def judge_unordered(
+    acts: Iterable[Act], sent: Mapping[str, int], unconfirmed: Collection[Message] = ()
+) -> Verdict:
+    """Compare the acts of a Shared group, or of a BestTried subject, with what was sent: none is lost.
+
+    Messages may have another order, which is counted. Those whose sends failed may be handled or not.
+    """
     verdict = Verdict()
-    handled = Counter((act.key, act.number) for act in acts if act.what == "end")
-    wanted = {(key, number) for key, count in sent.items() for number in range(count)}
-    for key, number in sorted(handled.keys() - wanted):
-        verdict.add("unknown", f"{key} {number} was never sent")
-    for key, number in sorted(wanted - handled.keys()):
-        verdict.add("lost", f"{key} {number}")
-    verdict.handled = len(handled.keys() & wanted)
-    verdict.repeated = handled.total() - len(handled)
+    handled: set[Message] = set()
+    highest: dict[str, int] = {}
+    for act in acts:
+        if act.what != "end":
+            continue
+        message = act.key, act.number
+        if act.number >= sent.get(act.key, 0):
+            verdict.add("unknown", f"{act.key} {act.number} was never sent")
+        elif message in handled:
+            verdict.repeated += 1
+        else:
+            handled.add(message)
+            if act.number < highest.get(act.key, 0):
+                verdict.disordered += 1
+            highest[act.key] = max(act.number, highest.get(act.key, 0))
+    for key, count in sent.items():
+        for number in range(count):
+            if (key, number) not in handled and (key, number) not in unconfirmed:
+                verdict.add("lost", f"{key} {number}")
+    verdict.handled = len(handled)
     return verdict
 
 

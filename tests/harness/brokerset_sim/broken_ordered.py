@@ -356,17 +356,20 @@ CLOCKS = OrderedPlan(
     keys=6,
 )
 LATE = OrderedPlan(
-    seconds=16.0,
-    faults=("weather", "cut consumer one way", "cut consumer from controllers", "handlers are slow"),
-    pause=0.8,
-    send_pause=0.1,
-    handler_seconds=0.3,
+    seconds=20.0,
+    faults=("cut consumer from controllers", "weather"),
+    pause=1.2,
+    send_pause=0.05,
+    handler_seconds=0.8,
     permission=4.0,
     heartbeat=0.7,
-    hold=6.0,
-    late=0.3,
-    consumers=3,
-    keys=6,
+    hold=9.0,
+    late=0.5,
+    late_max=2.8,
+    fails=0.0,
+    producers=3,
+    consumers=2,
+    keys=3,
 )
 DRIFT = replace(DEPARTURES, faults=("cut consumer from controllers",), slow_consumers=0.08, drift=0.02)
 REPLACED = OrderedPlan(
@@ -426,5 +429,7 @@ VARIANTS = (
     OrderedVariant("a lane runs two", _lane_runs_two, (ALONE, WAITS), MOVES),
     OrderedVariant("acks pass what runs", _acks_pass_what_runs, (POSITION,), MOVES),
     OrderedVariant("permission by the wall clock", _permission_by_the_wall, (ALONE, WAITS, EFFECTS), CLOCKS),
-    OrderedVariant("permission from the answer", _permission_from_the_answer, (ALONE, WAITS), LATE),
+    OrderedVariant(
+        "permission from the answer", _permission_from_the_answer, (ALONE, WAITS), LATE, first=104
+    ),
 )

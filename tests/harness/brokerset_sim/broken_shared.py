@@ -36,7 +36,7 @@ def _any_pull_log_acknowledges() -> list[Patch]:
 
 
 def _ranges_in_memory_alone() -> list[Patch]:
-    def acknowledged(self: OrderedTables, key: Any, ranges: Any) -> None:
+    def acknowledged(self: OrderedTables, key: Any, ranges: Any, *, moved: bool) -> None:
         self.state.put_acks(key, ranges)
 
     return [(OrderedTables, "acknowledged", acknowledged)]

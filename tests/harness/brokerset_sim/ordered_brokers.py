@@ -77,15 +77,7 @@ class ModelBroker(Broker):
         self._waiters: deque[tuple[int, Callable[[PutStatus], None]]] = deque()
         self._switch = asyncio.Lock()
         node.store.clock = process.clock
-        dice = node.group.world.random_for(f"pull logs {process.name}")
-
-        def draw_start() -> int:
-            return dice.getrandbits(40) << 20
-
-        with (
-            mock.patch.object(app, "MessageStore", return_value=node.store),
-            mock.patch.object(app, "draw_start", draw_start),
-        ):
+        with mock.patch.object(app, "MessageStore", return_value=node.store):
             self._build()
         self.admission.when_durable = self.when_confirmed
         self._source = cast(Any, ModelSource(node.store, process.clock))
@@ -124,7 +116,9 @@ class ModelBroker(Broker):
         """Until the process ends."""
         self.node.store.refusal = "this broker does not lead"
         self.metadata.load()
-        self.gateway.register(self._handlers())
+        dice = self.node.group.world.random_for(f"pull logs {self.process.name}")
+        with mock.patch.object(app, "draw_start", lambda: dice.getrandbits(40) << 20):  # noqa: PT008
+            self.gateway.register(self._handlers())
         self._follow_facts()
         self.node.group.world.network.listen(
             Endpoint(self.process, self.node.address, self.gateway.handlers, self._closed)

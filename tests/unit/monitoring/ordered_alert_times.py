@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .alert_times import FOLLOWER, LEADER, MASTER, SAMPLES, Time, Values, rising, steady
+from .alert_times import FOLLOWER, LEADER, MASTER, SAMPLES, Time, Values, later, rising, steady
 
 
 def fenced(request: str) -> str:
@@ -13,6 +13,11 @@ def fenced(request: str) -> str:
 def refused(reason: str) -> str:
     """The series of sends that were refused for a reason."""
     return f'brokerset_broker_ordered_sends_refused_total{{{MASTER},reason="{reason}"}}'
+
+
+def lost(sign: str) -> str:
+    """The series of signs of a kind that confirmed messages are lost."""
+    return f'brokerset_broker_ordered_losses_total{{{MASTER},sign="{sign}"}}'
 
 
 def counter(name: str, pod: str = LEADER) -> str:
@@ -26,6 +31,10 @@ def burst(minute: int, size: float) -> Values:
 
 
 SEALING = f"brokerset_controller_subject_sealing_seconds{{{LEADER}}}"
+START = f"process_start_time_seconds{{{MASTER}}}"
+RUNS_FOR_LONG = -86400.0
+"""A start a day before the first sample."""
+
 MEMBERS = f"brokerset_controller_subject_members{{{LEADER}}}"
 
 OF_CONSUMER = 'namespace="shop",pod="billing-0",subject="orders",consumer_group="billing"'
@@ -44,6 +53,7 @@ ORDERED_HEALTHY: dict[str, Values] = {
     counter("permissions_refused", FOLLOWER): steady(3),
     counter("departures"): steady(20),
     **{fenced(request): steady(2) for request in ("ack", "claim", "plain pull", "pull", "send back")},
+    **{lost(sign): steady(0) for sign in ("position", "producer", "producers")},
     **{refused(reason): steady(2) for reason in ("fenced", "full", "gap", "illegal", "sealed", "unknown")},
 }
 """All is well, and something was refused once."""
@@ -65,6 +75,26 @@ ORDERED_TIMES = (
     Time("", None, 15, {counter("departures"): burst(2, 8)}),
     # All end in order, and nobody is there any more.
     Time("", None, 12, {counter("departures"): burst(2, 4), MEMBERS: f"4+0x2 {steady(0)}"}),
+    *(
+        Time("BrokersetOrderedMessagesLost", 4, 5, {START: steady(RUNS_FOR_LONG), lost(sign): burst(4, 1)})
+        for sign in ("position", "producer", "producers")
+    ),
+    # A process that has counted a loss before its first scrape, after one that had counted as many.
+    Time(
+        "BrokersetOrderedMessagesLost",
+        4,
+        5,
+        {START: f"{RUNS_FOR_LONG:g}+0x4 {steady(290)}", lost("producers"): steady(1)},
+    ),
+    # Such a process in a pod that was not there, or was down for long.
+    Time("BrokersetOrderedMessagesLost", 4, 5, {START: later(290, 5), lost("position"): later(1, 5)}),
+    # What was lost long ago, or 20 minutes ago.
+    Time("", None, 30, {START: steady(RUNS_FOR_LONG), lost("producer"): steady(1)}),
+    Time("", None, 25, {START: steady(RUNS_FOR_LONG), lost("producer"): burst(4, 1)}),
+    # A restart after a loss: the counter begins at 0.
+    Time(
+        "", None, 8, {START: f"{RUNS_FOR_LONG:g}+0x4 {steady(290)}", lost("producer"): f"1+0x4 {steady(0)}"}
+    ),
     *(
         Time("BrokersetOrderedRequestsFenced", 8, 16, {fenced(request): rising(0, 4)})
         for request in ("ack", "claim", "pull", "send back")

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from brokerset_rig.ordered_oracle import Act, judge, judge_stored, judge_unordered, read_act, write_act
+from brokerset_rig.ordered_oracle import (
+    Act,
+    Verdict,
+    judge,
+    judge_stored,
+    judge_unordered,
+    read_act,
+    write_act,
+)
 
 SENT = {"k": 3}
 
@@ -46,6 +54,33 @@ def test_a_handling_may_be_repeated_and_late_acts_of_an_old_owner_are_refused_by
     verdict = judge(acts, SENT)
 
     assert (verdict.problems, verdict.handled, verdict.repeated, verdict.refused) == ([], 3, 1, 1)
+
+
+def handled(*numbers: int, unconfirmed: tuple[int, ...] = ()) -> Verdict:
+    """Of a group without order, in which messages end in this order."""
+    acts = [Act(what, "k", number, 1, "s") for number in numbers for what in ("begin", "end")]
+    return judge_unordered(acts, SENT, [("k", number) for number in unconfirmed])
+
+
+def test_where_no_order_is_promised_disorder_and_repetitions_are_counted_and_are_no_problem() -> None:
+    verdict = handled(2, 0, 1, 2, 0)
+
+    assert (verdict.problems, verdict.handled, verdict.disordered, verdict.repeated) == ([], 3, 2, 2)
+    assert (handled(0, 1, 2).disordered, handled(0, 1, 0, 2).disordered) == (0, 0)
+
+
+def test_a_confirmed_message_that_is_never_handled_is_lost_whatever_the_order() -> None:
+    assert dict(handled(2, 0).kinds) == {"lost": 1}
+    assert dict(handled(2, 0, unconfirmed=(0, 2)).kinds) == {"lost": 1}
+
+
+def test_a_message_whose_send_failed_may_be_handled_or_not() -> None:
+    assert handled(2, 0, unconfirmed=(1,)).problems == []
+    assert handled(2, 1, 0, unconfirmed=(1,)).problems == []
+
+
+def test_a_message_that_nobody_sent_is_a_problem_whatever_the_order() -> None:
+    assert dict(handled(0, 1, 2, 3).kinds) == {"unknown": 1}
 
 
 def test_what_is_stored_twice_or_in_disorder_or_not_at_all_is_found() -> None:
