@@ -4,10 +4,6 @@ BIN := $(CURDIR)/.venv/bin
 export PATH := $(BIN):$(PATH)
 # Without bytecode each run of the tests, and each process that they start, would compile everything again.
 export PYTHONDONTWRITEBYTECODE :=
-# Tests sync files thousands of times, which on the disk of a shared machine takes milliseconds each: where there is room in memory,
-# what they write is there. Nothing that these targets run cuts the power, so no promise is easier to keep; e2e uses the real disk.
-IN_MEMORY := $(shell awk '/^MemAvailable/ && $$2 > 6000000 {print "ample"}' /proc/meminfo)
-IN_MEMORY := $(if $(IN_MEMORY),$(shell [ -w /dev/shm ] && df -k --output=avail /dev/shm | awk 'NR == 2 && $$1 > 4000000 {print "/dev/shm"}'))
 SEEDS ?= 200
 FUZZ ?= 1000000
 CRASHES ?= 200
@@ -79,8 +75,6 @@ layers: setup  ## who may import whom
 	lint-imports
 
 check: lint types layers  ## format, lint, types, layers
-
-test test-long sim: export TMPDIR := $(or $(IN_MEMORY),$(TMPDIR))
 
 test: setup  ## everything quick but the simulation, which is `make sim` (WORKERS=processes; TESTS=some of them)
 	pytest -q -n $(WORKERS) --dist worksteal --hypothesis-profile quick -m "not long and not slow" --costs --cost-max 15 $(TESTS)

@@ -69,7 +69,9 @@ def decide_joining(
         if session in known.members:
             return None
         if len(known.members) >= MEMBERS_MAX:
-            raise SubjectRefused(f"the group {group} has {MEMBERS_MAX} members, which is the limit: end some of them")
+            raise SubjectRefused(
+                f"the group {group} has {MEMBERS_MAX} members, which is the limit: end some of them"
+            )
     return MemberJoined(name, group, strategy, session, client_id, permission_ms)
 
 

@@ -3,12 +3,15 @@
 * The loop is asyncio's; a fixture `loop_factory` gives another one, and `pytest.mark.virtual` one whose clock jumps.
 * On a real loop the test has `SECONDS_MAX`.
 * A fixture that returns an async context manager is entered on that loop, and the test gets what it yields.
+* What was given to `at_end` is called when the test has ended, on that loop: uvloop's does not close while a process that
+  it started runs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any, Final
 
@@ -17,6 +20,13 @@ import pytest
 from brokerset_sim.loop import VirtualLoop
 
 SECONDS_MAX: Final = 30.0
+
+_ends: list[Callable[[], object]] = []
+
+
+def at_end(action: Callable[[], object]) -> None:
+    """Call this when the test that runs has ended, whether it passed or not."""
+    _ends.append(action)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -39,8 +49,12 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 async def _whole(test: Any, fixtures: dict[str, Any], seconds: float | None) -> None:
-    async with asyncio.timeout(seconds), AsyncExitStack() as entered:
-        for name, value in fixtures.items():
-            if isinstance(value, AbstractAsyncContextManager):
-                fixtures[name] = await entered.enter_async_context(value)
-        await test(**fixtures)
+    try:
+        async with asyncio.timeout(seconds), AsyncExitStack() as entered:
+            for name, value in fixtures.items():
+                if isinstance(value, AbstractAsyncContextManager):
+                    fixtures[name] = await entered.enter_async_context(value)
+            await test(**fixtures)
+    finally:
+        while _ends:
+            _ends.pop()()

@@ -19,6 +19,7 @@ from brokerset_formats.names import DEFAULT_TOPIC
 from brokerset_protocol.bodies.registration import RegisterBrokerBody
 from brokerset_protocol.bodies.routes import TopicRouteData
 from brokerset_protocol.commands import Command
+from brokerset_rig.async_tests import at_end
 from brokerset_rig.local_servers import Setup, broker_settings, running_name_server
 from brokerset_rig.stack import free_port, free_ports
 from brokerset_rig.waiting import until
@@ -206,6 +207,7 @@ class Process:
         self.pid = process.pid
         self.lines: list[str] = []
         self._reader = asyncio.create_task(self._read())
+        at_end(self._kill)
 
     @classmethod
     async def start(cls, *arguments: str, wait: bool = True) -> Process:
@@ -241,6 +243,10 @@ class Process:
 
     def signal(self, number: int) -> None:
         os.kill(self.pid, number)
+
+    def _kill(self) -> None:
+        if self._process.returncode is None:
+            self._process.kill()
 
     async def ended(self) -> int:
         try:
