@@ -141,10 +141,10 @@ def on_page_files(place: Path, hosts: dict[str, PageFiles]) -> Iterator[None]:
         if files is not None:
             files.sync(self, begin, end)
 
-    def create(cls: type[MappedFile], path: Path, start: int, size: int, reserved: int) -> MappedFile:
+    def create(cls: type[MappedFile], path: Path, *arguments: Any) -> MappedFile:
         if (files := files_of(path)) is not None:
             files.forget(path)
-        made: MappedFile = real_create(cls, path, start, size, reserved)
+        made: MappedFile = real_create(cls, path, *arguments)
         return made
 
     def unlink(self: MappedFile) -> None:
