@@ -3,6 +3,9 @@
 //! Python decides: roles, topics, permission, refusals. What is unusual is declined here and served by the
 //! Python path of the same request, which is complete, and the reference for what this crate does.
 
+pub mod hashing;
+pub mod properties;
+
 #[cfg(feature = "python")]
 mod python {
     use pyo3::prelude::*;
