@@ -4,7 +4,13 @@
 //! Python path of the same request, which is complete, and the reference for what this crate does.
 
 pub mod hashing;
+pub mod index;
 pub mod properties;
+pub mod records;
+pub mod scan;
+
+#[cfg(feature = "python")]
+mod receiving;
 
 #[cfg(feature = "python")]
 mod python {
@@ -17,6 +23,7 @@ mod python {
     fn brokerset_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("INTERFACE", INTERFACE)?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        crate::receiving::register(module)?;
         Ok(())
     }
 }
