@@ -28,6 +28,9 @@ def take_records(
     packed units, their tags code or None for several), packed `index_file.ENTRY` of all keys.
     """
 
+def find_magic(view: bytes | bytearray | memoryview, begin: int, end: int, /) -> int | None:
+    """Where the first magic of a record begins, at `begin` or behind it, but before `end`."""
+
 def put_index_entries(
     table: object, memory: mmap | bytearray, slots: int, room: int, entries: bytes, done: int, /
 ) -> int:

@@ -7,7 +7,7 @@ use pyo3::types::{PyBytes, PyList, PyTuple};
 
 use crate::index::{Index, file_size};
 use crate::scan::{INDEX_ENTRY_SIZE, Options, take};
-use crate::{hashing, properties};
+use crate::{hashing, properties, scan};
 
 /// The bytes of an object with one piece of memory; `_py` says that the interpreter is attached.
 fn bytes_of<'a>(_py: Python<'a>, buffer: &'a PyBuffer<u8>) -> PyResult<&'a [u8]> {
@@ -73,6 +73,17 @@ fn take_records<'py>(
     (taken.end, taken.newest_timestamp, runs, entries)
         .into_pyobject(py)
         .map(Some)
+}
+
+/// Where the first magic of a record begins in `view`, at `begin` or behind it, but before `end`; None without one.
+#[pyfunction]
+fn find_magic(
+    py: Python<'_>,
+    view: PyBuffer<u8>,
+    begin: usize,
+    end: usize,
+) -> PyResult<Option<usize>> {
+    Ok(scan::find_magic(bytes_of(py, &view)?, begin, end))
 }
 
 /// Puts entries of `take_records` from byte `done` on into an index file, as long as its units are below `room`;
@@ -188,6 +199,7 @@ fn find_property<'a>(raw: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(take_records, module)?)?;
     module.add_function(wrap_pyfunction!(put_index_entries, module)?)?;
+    module.add_function(wrap_pyfunction!(find_magic, module)?)?;
     module.add_function(wrap_pyfunction!(index_hash, module)?)?;
     module.add_function(wrap_pyfunction!(java_hash, module)?)?;
     module.add_function(wrap_pyfunction!(derived, module)?)?;

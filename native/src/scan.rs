@@ -308,6 +308,16 @@ fn split(keys: &[u8]) -> impl Iterator<Item = &[u8]> {
         .filter(|key| !key.is_empty())
 }
 
+/// Where the first magic of a record (of any version) begins in `file`, at `begin` or behind it, but before `end`.
+pub fn find_magic(file: &[u8], begin: usize, end: usize) -> Option<usize> {
+    let common = MAGIC_V1.to_be_bytes();
+    let common = &common[..3];
+    let searched = file.get(begin..end.saturating_add(3).min(file.len()))?;
+    memchr::memmem::find_iter(searched, common)
+        .find(|&at| matches!(searched.get(at + 3), Some(0xA7 | 0xAB)))
+        .map(|at| begin + at)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -409,6 +419,17 @@ mod tests {
             0,
             "a time of delivery"
         );
+    }
+
+    #[test]
+    fn magics_of_both_versions_are_found() {
+        let file = b"..\xDA\xA3\x20\xA7.\xDA\xA3\x20\xA8.\xDA\xA3\x20\xAB\xDA\xA3\x20";
+        assert_eq!(find_magic(file, 0, 100), Some(2));
+        assert_eq!(find_magic(file, 2, 3), Some(2));
+        assert_eq!(find_magic(file, 0, 2), None);
+        assert_eq!(find_magic(file, 3, 100), Some(12));
+        assert_eq!(find_magic(file, 13, 100), None);
+        assert_eq!(find_magic(file, 100, 200), None);
     }
 
     #[test]
