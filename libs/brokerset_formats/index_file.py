@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from functools import lru_cache
 
+from brokerset_formats import native
 from brokerset_formats.cursors import Buffer, IndexCursor
 from brokerset_formats.errors import FormatError
 
@@ -21,6 +22,9 @@ UNIT = struct.Struct(">iqii")
 """Key hash, offset in the commit log, seconds since the begin timestamp, previous unit of the slot."""
 
 SLOT = struct.Struct(">i")
+
+ENTRY = struct.Struct(">iqq")
+"""Not of the file: what the native core makes of each key of a message: key hash, offset, store time (ms)."""
 
 SLOTS_DEFAULT = 5_000_000
 UNITS_DEFAULT = 20_000_000
@@ -207,6 +211,18 @@ class IndexTable(IndexCursor):
         self.next_unit = number
         self.end_offset = entries[-1][1]
         self.end_timestamp = store_timestamp
+
+    def put_entries(self, entries: bytes, done: int, room: int) -> int:
+        """Put packed `ENTRY` from byte `done` on, one after the other, by the native core.
+
+        It stops before a unit with the number `room`; returns how many bytes of `entries` are done. Entries
+        of messages before `end_offset` are skipped. The header is written.
+        """
+        assert native.core is not None, "only the native core makes such entries"
+        limit = min(room, self.units)
+        put = native.core.put_index_entries
+        end: int = put(self, self.buffer, self.slots, limit, entries, done)
+        return end
 
     def _older_than(self, limit: int, number: int) -> int:
         """The newest unit below `limit` in the chain from `number`, 0 if there is none.

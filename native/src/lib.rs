@@ -12,9 +12,12 @@ pub mod plain;
 pub mod properties;
 pub mod records;
 pub mod replies;
+pub mod scan;
 
 #[cfg(feature = "python")]
 mod cursors;
+#[cfg(feature = "python")]
+mod receiving;
 #[cfg(feature = "python")]
 mod sends;
 
@@ -36,6 +39,7 @@ mod python {
         module.add_class::<QueueCursor>()?;
         module.add_class::<IndexCursor>()?;
         module.add_class::<SendLane>()?;
+        crate::receiving::register(module)?;
         Ok(())
     }
 }

@@ -28,54 +28,63 @@ pub struct Derived {
 
 /// Tags code and keys of a message; None if the tags are not UTF-8.
 pub fn derived(raw: &[u8]) -> Option<Derived> {
-    let tags_code = match find_with_end(raw, TAGS) {
-        Some(tags) => i64::from(java_hash_bytes(&raw[tags])?),
-        None => 0,
-    };
+    let (mut tags, mut keys, mut uniq_key) = (None, None, None);
+    for pair in pairs(raw) {
+        match raw.get(pair.start) {
+            Some(b'T') => tags = value(raw, &pair, TAGS).or(tags),
+            Some(b'K') => keys = value(raw, &pair, KEYS).or(keys),
+            Some(b'U') if uniq_key.is_none() && raw[pair.clone()].starts_with(UNIQ_KEY) => {
+                uniq_key = Some(first_uniq_key(raw, &pair));
+            }
+            _ => {}
+        }
+    }
     Some(Derived {
-        tags_code,
-        uniq_key: uniq_key(raw),
-        keys: find_with_end(raw, KEYS),
+        tags_code: match tags {
+            Some(tags) => i64::from(java_hash_bytes(&raw[tags])?),
+            None => 0,
+        },
+        uniq_key: uniq_key.flatten(),
+        keys,
     })
 }
 
-/// The value of the property `name`: the last one that is not empty.
+/// The value of the property `name`, a text without 0x01 and 0x02: the last one that is not empty.
 pub fn find(raw: &[u8], name: &[u8]) -> Option<Range<usize>> {
-    find_with_end(raw, &[name, b"\x01"].concat())
+    last_value(raw, &[name, b"\x01"].concat())
 }
 
-/// The first UNIQ_KEY, or, where other text stands before its name, the last that begins where it should.
-fn uniq_key(raw: &[u8]) -> Option<Range<usize>> {
-    let start = if raw.starts_with(UNIQ_KEY) {
-        0
-    } else {
-        memmem::find(raw, UNIQ_KEY)?
-    };
-    if start > 0 && raw[start - 1] != VALUE_END {
-        return find_with_end(raw, UNIQ_KEY);
+/// The value of the first UNIQ_KEY, `pair`, even if it is empty; but the last one if the name stands somewhere
+/// before it, inside of another text.
+fn first_uniq_key(raw: &[u8], pair: &Range<usize>) -> Option<Range<usize>> {
+    if memmem::find(&raw[..pair.start], UNIQ_KEY).is_some() {
+        return last_value(raw, UNIQ_KEY);
     }
-    let begin = start + UNIQ_KEY.len();
-    Some(begin..value_end(raw, begin))
+    Some(pair.start + UNIQ_KEY.len()..pair.end)
 }
 
-/// `find` for a name with the 0x01 behind it.
-fn find_with_end(raw: &[u8], needle: &[u8]) -> Option<Range<usize>> {
-    let mut limit = raw.len();
-    loop {
-        let start = memmem::rfind(&raw[..limit], needle)?;
-        if start == 0 || raw[start - 1] == VALUE_END {
-            let begin = start + needle.len();
-            let end = value_end(raw, begin);
-            if end > begin {
-                return Some(begin..end);
-            }
-        }
-        limit = start;
-    }
+fn last_value(raw: &[u8], needle: &[u8]) -> Option<Range<usize>> {
+    pairs(raw)
+        .filter_map(|pair| value(raw, &pair, needle))
+        .last()
 }
 
-fn value_end(raw: &[u8], begin: usize) -> usize {
-    memchr(VALUE_END, &raw[begin..]).map_or(raw.len(), |length| begin + length)
+/// What a pair has behind its name (`needle`, with the 0x01), unless it is empty or another name.
+fn value(raw: &[u8], pair: &Range<usize>, needle: &[u8]) -> Option<Range<usize>> {
+    let size = needle.len();
+    (pair.len() > size && raw[pair.clone()].starts_with(needle))
+        .then(|| pair.start + size..pair.end)
+}
+
+/// Where pairs of name and value are; the last one may lack its end, or be empty.
+fn pairs(raw: &[u8]) -> impl Iterator<Item = Range<usize>> {
+    let mut start = 0;
+    std::iter::from_fn(move || {
+        let rest = raw.get(start..)?;
+        let pair = start..start + memchr(VALUE_END, rest).unwrap_or(rest.len());
+        start = pair.end + 1;
+        Some(pair)
+    })
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ from brokerset_broker.store.delay_levels import DelayLevels
 from brokerset_broker.store.errors import StoreRefused
 from brokerset_broker.store.index import IndexService
 from brokerset_formats.hashing import java_hash
+from brokerset_formats.index_file import ENTRY
 from brokerset_formats.names import SCHEDULE_TOPIC
 from brokerset_formats.properties import find_property
 from brokerset_formats.records import RecordHead, SysFlag
@@ -169,6 +170,17 @@ class Dispatcher:
         except StoreRefused as refusal:
             self.index_missing_from = messages[0][3]
             log.error("the key index has no room", reason=refusal.reason, offset=messages[0][3])
+
+    def put_index_entries(self, entries: bytes) -> None:
+        """`put_index` for neighbours of the log whose keys the native core has hashed."""
+        index = self._index
+        if not entries or index is None or self.index_missing_from is not None:
+            return
+        try:
+            index.put_entries(entries)
+        except StoreRefused as refusal:
+            self.index_missing_from = ENTRY.unpack_from(entries)[1]
+            log.error("the key index has no room", reason=refusal.reason, offset=self.index_missing_from)
 
     def truncate(self, offset: int) -> None:
         """The log was truncated at `offset`: what the index lacks behind it is not there any more."""

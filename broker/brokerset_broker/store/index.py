@@ -199,6 +199,19 @@ class IndexService:
             table.write_header()
         return end
 
+    def put_entries(self, entries: bytes) -> None:
+        """Put packed `index_file.ENTRY` of neighbours of the log, by the native core; see `put_keys`.
+
+        StoreRefused as there; then some of the first may be in the index, and the same call works later.
+        """
+        table, done = self.table, 0
+        while True:
+            if table is not None:
+                done = table.put_entries(entries, done, table.room)
+            if done >= len(entries):
+                return
+            table = self._make_room()
+
     def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> IndexAnswer:
         """Offsets of messages whose key has the same hash; the caller reads them and compares the keys."""
         count_max = min(max_count, QUERY_COUNT_MAX)

@@ -6,7 +6,7 @@ import errno
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 
 import structlog
@@ -18,6 +18,7 @@ from brokerset_broker.store.dispatch import Dispatcher
 from brokerset_broker.store.errors import StoreCorrupt
 from brokerset_broker.store.index import IndexService
 from brokerset_broker.store.missing_units import TAIL_BYTES, put_missing_units
+from brokerset_broker.store.plain_records import PlainRecords, put_runs, take_plain
 from brokerset_broker.store.recovery import (
     SEARCH_CHUNK_BYTES,
     Verdict,
@@ -43,6 +44,13 @@ PARTIAL_SUFFIX = ".partial"
 
 LOOK_BACK_BYTES = 64 * 1024 * 1024
 """After a crash, so much of the log that was surely on disk is read and checked again; takes about 0.2 s."""
+
+
+NATIVE_RECORDS = 10_000
+"""Plain records that the native core takes at once."""
+
+RECORDS_IN_PYTHON = 400
+"""Records that Python reads from the first on that is not plain, before the native core is asked again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,19 +194,50 @@ class LogRecovery:
             if file.end <= begin:
                 continue
             position = max(begin - file.start, 0)
-            last: RecordHead | Blank | RecordProblem = RecordProblem("empty file", position)
-            for last in scan(file.view, file.start, position, verify_crc=self._options.verify_crc):
-                if isinstance(last, RecordHead):
-                    end = last.offset + last.size
-                    store_timestamp = max(store_timestamp, last.store_timestamp)
-                    if last.offset >= dispatch_from:
-                        self._dispatcher.put(last)
-                    elif last.offset >= index_from:
-                        self._dispatcher.put_index_of(last)
+            last: RecordHead | Blank | RecordProblem | None = None
+            while last is None or isinstance(last, RecordHead):
+                taken = self._take_plain(file, position, dispatch_from, index_from)
+                if taken is not None:
+                    position = taken.end
+                    end = file.start + position
+                    store_timestamp = max(store_timestamp, taken.store_timestamp)
+                    continue
+                records = scan(file.view, file.start, position, verify_crc=self._options.verify_crc)
+                for last in islice(records, RECORDS_IN_PYTHON):
+                    if isinstance(last, RecordHead):
+                        end = last.offset + last.size
+                        position = end - file.start
+                        store_timestamp = max(store_timestamp, last.store_timestamp)
+                        if last.offset >= dispatch_from:
+                            self._dispatcher.put(last)
+                        elif last.offset >= index_from:
+                            self._dispatcher.put_index_of(last)
             if isinstance(last, RecordProblem):
                 return _LogEnd(end, store_timestamp, "end of the log" if last.is_empty else last.reason)
             end, problem = file.end, "end of the last file"
         return _LogEnd(end, store_timestamp, problem)
+
+    def _take_plain(
+        self, file: MappedFile, position: int, dispatch_from: int, index_from: int
+    ) -> PlainRecords | None:
+        """Read, and put, what the native core can from `position` of a file on; None if that is nothing."""
+        offset = file.start + position
+        bounds = [bound for bound in (index_from, dispatch_from) if bound > offset]
+        taken = take_plain(
+            file,
+            position,
+            self._queues,
+            stop=min([*bounds, file.end]) - file.start,
+            limit=file.size,
+            records_max=NATIVE_RECORDS,
+            verify_crc=self._options.verify_crc,
+            units=offset >= dispatch_from,
+            index=offset >= index_from and self._dispatcher.has_index,
+        )
+        if taken is not None:
+            put_runs(taken.runs)
+            self._dispatcher.put_index_entries(taken.index_entries)
+        return taken
 
     def _truncate(self, end: _LogEnd) -> None:
         """Remove everything behind the end, or refuse to."""

@@ -12,6 +12,7 @@ from brokerset_broker.store.consume_queue import ConsumeQueue
 from brokerset_broker.store.consume_queues import ConsumeQueues
 from brokerset_broker.store.dispatch import Arrivals, Dispatcher, derived, has_unit
 from brokerset_broker.store.errors import StoreRefused
+from brokerset_broker.store.plain_records import QueueRun, put_runs, take_plain
 from brokerset_broker.store.recovery import scan
 from brokerset_broker.store.segments import MappedFile
 from brokerset_formats.dledger import BLANK as LEDGER_BLANK
@@ -20,7 +21,7 @@ from brokerset_formats.dledger import MAGIC_BLANK as LEDGER_BLANK_MAGIC
 from brokerset_formats.hashing import crc31
 from brokerset_formats.hosts import HOST_SIZE_V4, HOST_SIZE_V6
 from brokerset_formats.names import SCHEDULE_TOPIC
-from brokerset_formats.queue_units import UNIT_SIZE, units_struct
+from brokerset_formats.queue_units import units_struct
 from brokerset_formats.records import (
     BLANK,
     BLANK_SIZE_MIN,
@@ -46,6 +47,9 @@ SLICE_RECORDS = 400
 
 SLICE_BYTES = 2 * 1024 * 1024
 """Bytes after which a step ends: reading them for their CRC takes about 1 ms."""
+
+NATIVE_SLICE_RECORDS = 4_000
+"""The same when the native core checks and parses them; about 1 ms."""
 
 TOPICS_MAX = 4_096
 """Names of topics that are remembered; the table is cleared when it is full."""
@@ -98,6 +102,12 @@ class _Run:
     units: list[int]
     last_end: int = 0
 
+    def packed(self) -> QueueRun:
+        """The run as it is put; it must have units."""
+        codes = self.units[2::3]
+        code = codes[0] if codes.count(codes[0]) == len(codes) else None
+        return QueueRun(self.queue, units_struct(len(codes)).pack(*self.units), self.last_end, code)
+
 
 class ReceivedRecords:
     """Puts records behind the end of the log into their queues, and moves the end. No step waits."""
@@ -123,8 +133,9 @@ class ReceivedRecords:
         if file is None or log.max_offset >= received_end:
             return Step.WAITING
         self.problem = None
+        limit = min(received_end, file.end) - file.start
         try:
-            return self._step(file, min(received_end, file.end) - file.start)
+            return Step.MORE if self._take_plain(file, limit) else self._step(file, limit)
         except _Wrong as wrong:
             offset = log.max_offset
             self.problem = (
@@ -134,6 +145,29 @@ class ReceivedRecords:
         except StoreRefused as refusal:
             self.problem = refusal.reason
             return Step.NO_ROOM
+
+    def _take_plain(self, file: MappedFile, limit: int) -> bool:
+        """Put the plain records that follow, if the native core can; else nothing has been done."""
+        log, dispatcher = self._log, self._dispatcher
+        position = log.max_offset - file.start
+        taken = take_plain(
+            file,
+            position,
+            self._queues,
+            stop=min(limit, position + SLICE_BYTES),
+            limit=limit,
+            records_max=NATIVE_SLICE_RECORDS,
+            entry_head=self._entry_head,
+            units=True,
+            index=dispatcher.has_index,
+        )
+        if taken is None:
+            return False
+        self._put_runs(taken.runs)
+        dispatcher.put_index_entries(taken.index_entries)
+        log.max_offset = file.start + taken.end
+        log.store_timestamp = max(log.store_timestamp, taken.store_timestamp)
+        return True
 
     def _step(self, file: MappedFile, limit: int) -> Step:
         """One pass over usual records; an unusual one is put by itself, in a step of its own."""
@@ -212,7 +246,7 @@ class ReceivedRecords:
             left -= 1
         if position == begin:
             return self._put_single(file, position, limit)
-        self._put_runs(list(runs.values()))
+        self._put_runs([run.packed() for run in runs.values() if run.units])
         if indexed:
             self._dispatcher.put_index_run(indexed)
         log.max_offset = start + position
@@ -245,17 +279,11 @@ class ReceivedRecords:
                 return None
         return topic
 
-    def _put_runs(self, runs: list[_Run]) -> None:
+    def _put_runs(self, runs: list[QueueRun]) -> None:
         """All runs or, when the disk has no room, none: StoreRefused."""
-        filled = [run for run in runs if run.units]
-        for run in filled:
-            units = len(run.units) // 3
-            if run.queue.position + units * UNIT_SIZE > run.queue.room_end:
-                run.queue.make_room(units)
-        for run in filled:
-            codes = run.units[2::3]
-            run.queue.put_many(units_struct(len(codes)).pack(*run.units), run.last_end)
-            self._arrivals.note(run.queue, codes[0] if codes.count(codes[0]) == len(codes) else None)
+        put_runs(runs)
+        for run in runs:
+            self._arrivals.note(run.queue, run.tags_code)
 
     def _put_single(self, file: MappedFile, position: int, limit: int) -> Step:
         """Examine what begins at `position`: put it, wait for its rest, or say what is wrong."""

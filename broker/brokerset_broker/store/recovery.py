@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from brokerset_formats import native
 from brokerset_formats.checkpoints import StoreCheckpoint
 from brokerset_formats.records import (
     MAGIC_V1,
@@ -84,21 +85,30 @@ def scan(
 
 def record_within(buffer: Buffer, start: int, begin: int, end: int) -> RecordHead | None:
     """The first whole record of this log whose magic is between positions `begin` and `end`."""
-    position = begin
-    while position < end:
-        chunk = bytes(buffer[position : min(position + SEARCH_CHUNK_BYTES + 3, len(buffer))])
-        for magic_position in _magic_positions(chunk):
-            candidate = position + magic_position - _MAGIC_POSITION
-            if candidate < 0:
-                continue
-            head = check_record(buffer, candidate, len(buffer), verify_crc=True)
-            if isinstance(head, RecordHead) and head.offset == start + candidate:
-                return head
-        position += SEARCH_CHUNK_BYTES
+    for magic_position in _magic_positions(buffer, begin, end):
+        candidate = magic_position - _MAGIC_POSITION
+        if candidate < 0:
+            continue
+        head = check_record(buffer, candidate, len(buffer), verify_crc=True)
+        if isinstance(head, RecordHead) and head.offset == start + candidate:
+            return head
     return None
 
 
-def _magic_positions(chunk: bytes) -> list[int]:
+def _magic_positions(buffer: Buffer, begin: int, end: int) -> Iterator[int]:
+    """Where magics begin, at `begin` or behind it, but before `end`."""
+    if native.core is not None:
+        found = native.core.find_magic(buffer, begin, end)
+        while found is not None:
+            yield found
+            found = native.core.find_magic(buffer, found + 1, end)
+        return
+    for position in range(begin, end, SEARCH_CHUNK_BYTES):
+        chunk = bytes(buffer[position : min(position + SEARCH_CHUNK_BYTES, end) + 3])
+        yield from (position + found for found in _magics_in(chunk))
+
+
+def _magics_in(chunk: bytes) -> list[int]:
     found = []
     for magic in _MAGICS:
         position = chunk.find(magic)
