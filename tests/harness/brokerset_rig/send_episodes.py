@@ -65,7 +65,7 @@ class Sleep:
 
 @dataclass(frozen=True, slots=True)
 class Confirm:
-    """Of the answers that wait for replicas, the first `count` get a status, by its name."""
+    """What waits for replicas of the first `count` chunks gets a status, by its name."""
 
     count: int
     status: str

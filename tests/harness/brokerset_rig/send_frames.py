@@ -338,7 +338,8 @@ def cpp(header: dict[str, Any]) -> str:
     """jsoncpp: as Java, with a line's end; small numbers may be bare."""
     fields = {**header, "language": "CPP", "serializeTypeCurrentRPC": "JSON", "version": 431}
     ext = _without_nulls(fields.get("extFields"))
-    if isinstance(ext, dict) and header.get("opaque") in range(0, 1 << 31, 3):
+    opaque = header["opaque"]
+    if isinstance(ext, dict) and isinstance(opaque, int) and opaque % 3 == 0:
         ext = {
             name: int(value) if name in ("e", "h", "j", "queueId") and _is_digits(value) else value for name, value in ext.items()
         }

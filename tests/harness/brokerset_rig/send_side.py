@@ -242,6 +242,9 @@ class Run:
         self._made = 0
         self._no_blocks = False
         self._read_to = 0
+        self._unconfirmed: list[int] = []
+        """Ends of the log after chunks whose answers may still wait."""
+
         self.trace = Trace()
         self.side = SendSide(episode.setup, folder, self._clock)
 
@@ -304,6 +307,9 @@ class Run:
             self._made += 1
             link = self._links[client] = self.side.connect(self._made, client)
         link[0].data_received(piece)
+        end = self.side.store.log.max_offset
+        if self.side.waiting and self._unconfirmed[-1:] != [end]:
+            self._unconfirmed.append(end)
 
     async def _turn(self) -> None:
         """Let everything run that is ready."""
@@ -314,11 +320,18 @@ class Run:
         raise AssertionError(f"something is always ready, after {TURNS_MAX} turns")
 
     def _confirm(self, count: int, status: PutStatus) -> None:
+        """What the first so many chunks have stored gets a status; a path may wait for all of a chunk at once."""
+        done, self._unconfirmed = self._unconfirmed[:count], self._unconfirmed[count:]
+        if done:
+            self._tell(done[-1], status)
+
+    def _tell(self, offset: int, status: PutStatus) -> None:
         side = self.side
-        done, side.waiting = side.waiting[:count], side.waiting[count:]
-        if done and side.replica is not None and status is PutStatus.PUT_OK:
-            side.replica.confirm(max(end for end, _ in done))
-        for _, callback in done:
+        told = [callback for end, callback in side.waiting if end <= offset]
+        side.waiting = [each for each in side.waiting if each[0] > offset]
+        if told and side.replica is not None and status is PutStatus.PUT_OK:
+            side.replica.confirm(offset)
+        for callback in told:
             callback(status)
 
     async def _switch(self, name: str) -> None:
@@ -356,7 +369,8 @@ class Run:
     async def _end(self, *, cleanly: bool) -> None:
         side = self.side
         self._no_blocks = False
-        self._confirm(len(side.waiting), PutStatus.SERVICE_NOT_AVAILABLE)
+        self._tell(side.store.log.max_offset, PutStatus.SERVICE_NOT_AVAILABLE)
+        self._unconfirmed.clear()
         await self._turn()
         side.store.flusher.resume()
         if cleanly:
@@ -387,7 +401,7 @@ class Run:
             transport.written.clear()
         arrived, side.arrived = side.arrived, []
         raised, side.raised = side.raised, []
-        return links, self._log(side.store), arrived, raised, [end for end, _ in side.waiting]
+        return links, self._log(side.store), arrived, raised, max((end for end, _ in side.waiting), default=0)
 
     def _log(self, store: MessageStore) -> Observed:
         """The end of the log, and what is new in it."""
