@@ -40,6 +40,7 @@ from brokerset_broker.requests.pull import PullProcessor
 from brokerset_broker.requests.query import QueryProcessor
 from brokerset_broker.requests.send import SendProcessor
 from brokerset_broker.requests.send_back import SendBackProcessor
+from brokerset_broker.requests.send_lane import SendLane
 from brokerset_broker.requests.send_refusals import refusing_handlers
 from brokerset_broker.requests.signatures import SignedRequests
 from brokerset_broker.requests.statistics import BrokerStats
@@ -65,6 +66,7 @@ from brokerset_broker.tables.ordered.ordered_tables import FILE_NAME as ORDERED_
 from brokerset_broker.tables.ordered.ordered_tables import OrderedTables
 from brokerset_broker.tables.producers import ProducerTable
 from brokerset_broker.tables.topics import TopicManager
+from brokerset_formats import native
 from brokerset_formats.config import TopicConfig
 from brokerset_formats.names import SCHEDULE_TOPIC
 from brokerset_protocol.codes import ResponseCode
@@ -122,6 +124,7 @@ class Broker:
         self._ended = asyncio.Event()
         self._ended.set()
         self._pointer: MasterPointer | None = None
+        self._lane: SendLane | None = None
         self.member: GroupMember | None = None
         """The broker's part in its group, in controller mode."""
         self._part: GroupMember | LedgerMember | Alone | None = None
@@ -153,6 +156,7 @@ class Broker:
             self._server = RemotingServer(
                 self.part.handlers(served),
                 limits=self._limits,
+                lane=self._lane.serve if self._lane is not None else None,
                 on_close=self._closed,
             )
             for listener in sockets:
@@ -455,10 +459,11 @@ class Broker:
         stats, traffic, locks = self.stats, self.traffic, self.locks
         queries = StoreQueries(store)
         changes = self.part.changes
+        self._lane = self._send_lane()
         self._send = SendProcessor(
             live=live, store=store, topics=topics, groups=groups, locks=locks, admission=admission,
             levels=self.levels, stats=stats, traffic=traffic, clock=clock, changes=changes,
-            ordered=self.ordered, ordered_counters=self.ordered_counters,
+            ordered=self.ordered, ordered_counters=self.ordered_counters, lane=self._lane,
         )  # fmt: skip
         access = OrderedAccess(
             ordered=self.ordered, locks=locks, offsets=offsets, store=store, admission=admission, clock=clock,
@@ -524,6 +529,18 @@ class Broker:
         ):  # fmt: skip
             served.update(processor.handlers())
         return SignedRequests(refuse=self.settings.refuse_signed_requests).around(served)
+
+    def _send_lane(self) -> SendLane | None:
+        """The native way of sends, where there is one. A DLedger has its own way of appending."""
+        part = self.part
+        if native.core is None or isinstance(part, LedgerMember) or self.settings.refuse_signed_requests:
+            return None
+        lane = SendLane(
+            native.core, store=self.store, topics=self.topics, admission=self.admission, stats=self.stats,
+            clock=self.clock,
+        )  # fmt: skip
+        lane.is_open = part.serves_writes
+        return lane
 
     # -- events -------------------------------------------------------------------------------------------
 

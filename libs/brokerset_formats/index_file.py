@@ -10,18 +10,9 @@ import struct
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from functools import lru_cache
-from typing import Protocol
 
+from brokerset_formats.cursors import Buffer, IndexCursor
 from brokerset_formats.errors import FormatError
-
-
-class Buffer(Protocol):
-    """Bytes in memory that can be changed in place: a bytearray, or a mapped file."""
-
-    def __len__(self) -> int: ...
-
-    def __buffer__(self, flags: int, /) -> memoryview: ...
-
 
 HEADER = struct.Struct(">qqqqii")
 """Begin and end timestamp, begin and end offset, used slots, number of the next unit (from 1)."""
@@ -91,25 +82,14 @@ class IndexHeader:
         return header
 
 
-class IndexTable:
+class IndexTable(IndexCursor):
     """One index file over a writable buffer of `file_size` bytes.
 
     The header's fields live in this object; `write_header` stores them, once for each message is enough:
     units beyond the stored number are ignored by readers.
     """
 
-    __slots__ = (
-        "_buffer",
-        "_slots",
-        "_units",
-        "_units_position",
-        "begin_offset",
-        "begin_timestamp",
-        "end_offset",
-        "end_timestamp",
-        "next_unit",
-        "slots_used",
-    )
+    __slots__ = ("_units_position",)
 
     def __init__(self, buffer: Buffer, slots: int, units: int) -> None:
         """FormatError if the buffer has another size, or a header that cannot be."""
@@ -119,9 +99,10 @@ class IndexTable:
         header = IndexHeader.decode(buffer)
         if header.next_unit > units:
             raise FormatError(f"index header with next unit {header.next_unit} of {units}")
-        self._buffer = buffer
-        self._slots = slots
-        self._units = units
+        super().__init__()
+        self.buffer = buffer
+        self.slots = slots
+        self.units = units
         self._units_position = _HEADER_SIZE + slots * _SLOT_SIZE
         self.begin_timestamp = header.begin_timestamp
         self.end_timestamp = header.end_timestamp
@@ -130,10 +111,14 @@ class IndexTable:
         self.slots_used = header.slots_used
         self.next_unit = header.next_unit
 
+    def release(self) -> None:
+        """Let go of the buffer; nothing may be put or asked any more."""
+        self.buffer = bytearray()
+
     @property
     def full(self) -> bool:
         """Whether the next put needs a new file."""
-        return self.next_unit >= self._units
+        return self.next_unit >= self.units
 
     @property
     def empty(self) -> bool:
@@ -150,7 +135,7 @@ class IndexTable:
     def write_header(self) -> None:
         """Store the header's fields."""
         _write_header(
-            self._buffer,
+            self.buffer,
             0,
             self.begin_timestamp,
             self.end_timestamp,
@@ -163,9 +148,9 @@ class IndexTable:
     def put(self, key_hash: int, offset: int, store_timestamp: int) -> None:
         """Add one unit; `key_hash` is `hashing.index_hash` of `topic#key`. The file must not be full."""
         number = self.next_unit
-        assert number < self._units, "a full index file must be replaced before the next put"
-        slot_position = _HEADER_SIZE + key_hash % self._slots * _SLOT_SIZE
-        buffer = self._buffer
+        assert number < self.units, "a full index file must be replaced before the next put"
+        slot_position = _HEADER_SIZE + key_hash % self.slots * _SLOT_SIZE
+        buffer = self.buffer
         (previous,) = _read_slot(buffer, slot_position)
         if previous >= number:
             previous = self._older_than(number, previous)
@@ -195,12 +180,12 @@ class IndexTable:
         """
         number = first = self.next_unit
         assert entries, "nothing to put"
-        assert number + len(entries) <= self._units, "a full index file must be replaced before the next put"
+        assert number + len(entries) <= self.units, "a full index file must be replaced before the next put"
         if number == 1:
             self.begin_timestamp = store_timestamp
             self.begin_offset = entries[0][1]
         seconds = min(max((store_timestamp - self.begin_timestamp) // 1000, 0), _SECONDS_MAX)
-        buffer, slots = self._buffer, self._slots
+        buffer, slots = self.buffer, self.slots
         latest: dict[int, int] = {}
         units: list[int] = []
         for key_hash, offset in entries:
@@ -229,9 +214,9 @@ class IndexTable:
         `number` comes from a slot that was written before the writer was killed and its header was not.
         """
         for _ in range(CHAIN_STEPS_MAX):
-            if not limit <= number < self._units:
+            if not limit <= number < self.units:
                 break
-            older: int = _read_unit(self._buffer, self._units_position + number * _UNIT_SIZE)[3]
+            older: int = _read_unit(self.buffer, self._units_position + number * _UNIT_SIZE)[3]
             if older >= number:
                 return 0
             number = older
@@ -248,14 +233,14 @@ class IndexTable:
         reader checks keys anyway, because different keys can have the same hash.
         """
         found: list[int] = []
-        (number,) = _read_slot(self._buffer, _HEADER_SIZE + key_hash % self._slots * _SLOT_SIZE)
+        (number,) = _read_slot(self.buffer, _HEADER_SIZE + key_hash % self.slots * _SLOT_SIZE)
         if number >= self.next_unit:
             number = self._older_than(self.next_unit, number)
         for _ in range(CHAIN_STEPS_MAX):
             if number <= 0 or len(found) >= count_max:
                 break
             unit_hash, offset, seconds, previous = _read_unit(
-                self._buffer, self._units_position + number * _UNIT_SIZE
+                self.buffer, self._units_position + number * _UNIT_SIZE
             )
             latest_ms = self.begin_timestamp + seconds * 1000 + 999
             if seconds < 0 or latest_ms < begin_ms:
@@ -275,14 +260,14 @@ class IndexTable:
         while self.next_unit > 1:
             number = self.next_unit - 1
             position = self._units_position + number * _UNIT_SIZE
-            key_hash, unit_offset, seconds, previous = _read_unit(self._buffer, position)
+            key_hash, unit_offset, seconds, previous = _read_unit(self.buffer, position)
             if unit_offset < offset:
                 self.end_offset = unit_offset
                 self.end_timestamp = min(self.end_timestamp, self.begin_timestamp + seconds * 1000 + 999)
                 break
             if key_hash < 0 or not 0 <= previous < number:
                 raise FormatError(f"index unit {number} is damaged", position)
-            _write_slot(self._buffer, _HEADER_SIZE + key_hash % self._slots * _SLOT_SIZE, previous)
+            _write_slot(self.buffer, _HEADER_SIZE + key_hash % self.slots * _SLOT_SIZE, previous)
             if previous == 0:
                 self.slots_used -= 1
             self.next_unit = number

@@ -29,6 +29,9 @@ HEADER_SIZE_MAX = 512 * 1024
 PROTOCOL_VERSION = 513
 """The MQVersion ordinal that we announce: V5_5_0."""
 
+SMALL_PART_SIZE = 1024
+"""Parts of a frame with fewer bytes are kept in one piece with those before them: objects cost memory."""
+
 FLAG_RESPONSE = 1
 FLAG_ONEWAY = 2
 
@@ -215,30 +218,39 @@ class CommandReader:
     After a broken frame `error` is set, the commands before it have been handed out, nothing more is read.
     """
 
-    __slots__ = ("_buffer", "_needed", "error", "frame_size_max")
+    __slots__ = ("_needed", "_parts", "buffered", "error", "frame_size_max")
 
     def __init__(self, frame_size_max: int = FRAME_SIZE_MAX) -> None:
         self.frame_size_max = frame_size_max
         self.error: RemoteProtocolError | None = None
-        self._buffer = bytearray()
+        self.buffered = 0
+        """Bytes of an unfinished frame that are kept."""
+        self._parts: list[bytes | bytearray] = []
         self._needed = 0
 
-    @property
-    def buffered(self) -> int:
-        """Bytes of an unfinished frame that are kept."""
-        return len(self._buffer)
+    def join(self, data: bytes) -> bytes:
+        """`data` with what is kept before it, which then is not kept any more; nothing while the frame that
+        has begun is not complete, or after an error. What the caller leaves of it goes to `feed`."""
+        if self.error is not None:
+            return b""
+        if self.buffered:
+            last = self._parts[-1]
+            if len(data) < SMALL_PART_SIZE and type(last) is bytearray:
+                last += data
+            else:
+                self._parts.append(data if len(data) >= SMALL_PART_SIZE else bytearray(data))
+            self.buffered += len(data)
+            if self.buffered < self._needed:
+                return b""
+            data = b"".join(self._parts)
+            self._parts.clear()
+            self.buffered = 0
+        return data
 
     def feed(self, data: bytes) -> list[Command]:
         """The commands that are complete now."""
         commands: list[Command] = []
-        if self.error is not None:
-            return commands
-        if self._buffer:
-            self._buffer += data
-            if len(self._buffer) < self._needed:
-                return commands
-            data = bytes(self._buffer)
-            self._buffer = bytearray()
+        data = self.join(data)
         position = 0
         size = len(data)
         needed = 4
@@ -264,6 +276,7 @@ class CommandReader:
             self.error = error
             return commands
         if position < size:
-            self._buffer += data[position:]
+            self._parts.append(data[position:] if position else data)
+            self.buffered = size - position
             self._needed = needed
         return commands

@@ -3,9 +3,27 @@
 //! Python decides: roles, topics, permission, refusals. What is unusual is declined here and served by the
 //! Python path of the same request, which is complete, and the reference for what this crate does.
 
+pub mod batches;
+pub mod frames;
+pub mod hashing;
+pub mod headers;
+pub mod index;
+pub mod plain;
+pub mod properties;
+pub mod records;
+pub mod replies;
+
+#[cfg(feature = "python")]
+mod cursors;
+#[cfg(feature = "python")]
+mod sends;
+
 #[cfg(feature = "python")]
 mod python {
     use pyo3::prelude::*;
+
+    use crate::cursors::{IndexCursor, LogCursor, QueueCursor};
+    use crate::sends::SendLane;
 
     /// Number of the interface between the Python code and this module; both sides must have the same.
     const INTERFACE: u32 = 1;
@@ -14,6 +32,10 @@ mod python {
     fn brokerset_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("INTERFACE", INTERFACE)?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        module.add_class::<LogCursor>()?;
+        module.add_class::<QueueCursor>()?;
+        module.add_class::<IndexCursor>()?;
+        module.add_class::<SendLane>()?;
         Ok(())
     }
 }

@@ -26,6 +26,10 @@ class Alone:
         """The table for the server."""
         return dict(served)
 
+    def serves_writes(self) -> bool:
+        """It always does."""
+        return True
+
     def started(self) -> None:
         """The ports are open: services that a group's master has work from now on."""
         self._services.start()

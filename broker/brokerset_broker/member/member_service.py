@@ -169,6 +169,10 @@ class MemberService:
         self.shell.tick()
         return self.gateway.handlers
 
+    def serves_writes(self) -> bool:
+        """Whether a send that comes now is served here, at once."""
+        return self.gateway.serves_writes()
+
     async def run(self) -> None:
         """Be a member for as long as this task runs."""
         async with asyncio.TaskGroup() as tasks:

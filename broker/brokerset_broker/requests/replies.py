@@ -46,6 +46,23 @@ class SendReplies:
         self._json = f"{start}{self._host}%016X{end}"
         self._batch_json = f"{start}%s{end}"
 
+    def pieces(self, *, with_id: bool) -> list[bytes]:
+        """The text of `success` before queue id, client-made id, message ids, queue offset and opaque, and
+        behind them, in JSON. Without such an id there is no piece for it."""
+        unique_id = "uniqueId700000000001" if with_id else ""
+        queue_id, ids, queue_offset, opaque = (
+            700_000_000_002,
+            "ids700000000003",
+            700_000_000_004,
+            700_000_000_005,
+        )
+        frame_of_all = self.success(Command(0, opaque=opaque), queue_id, queue_offset, ids, unique_id)
+        rest, pieces = frame_of_all[8:], list[bytes]()
+        for value in (str(queue_id), unique_id, ids, str(queue_offset), str(opaque)):
+            piece, _, rest = rest.partition(value.encode()) if value else (b"", b"", rest)
+            pieces.append(piece)
+        return [*pieces, rest]
+
     def message_id(self, offset: int) -> str:
         """The offsetMsgId of a record of this broker."""
         return f"{self._host}{offset:016X}"

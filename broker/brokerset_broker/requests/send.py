@@ -19,6 +19,7 @@ from brokerset_broker.requests.ordered_counters import OrderedCounters
 from brokerset_broker.requests.ordered_sends import OrderedSends
 from brokerset_broker.requests.replies import SendReplies
 from brokerset_broker.requests.request_classes import forwarded_peer, forwarding_fields, is_forwarded
+from brokerset_broker.requests.send_lane import SendLane
 from brokerset_broker.requests.send_refusals import (
     CODES,
     STORED,
@@ -111,7 +112,7 @@ def born_host(connection: Connection, ext: Mapping[str, str], *, in_group: bool)
     return known
 
 
-class _TopicFacts:
+class TopicFacts:
     """What sends need to know of a topic, as long as its configuration is the same object."""
 
     __slots__ = ("config", "flow", "is_ordered", "is_retry", "name_size", "queues", "traffic", "write_queues")
@@ -148,8 +149,10 @@ class SendProcessor:
         changes: ChangeLog,
         ordered: OrderedTables | None = None,
         ordered_counters: OrderedCounters | None = None,
+        lane: SendLane | None = None,
     ) -> None:
-        """`changes` makes new topics safe before a message is stored in them."""
+        """`changes` makes new topics safe before a message is stored in them; `lane` takes plain sends."""
+        self.lane = lane
         self._ordered = OrderedTables() if ordered is None else ordered
         self._changes = changes
         self._store = store
@@ -165,7 +168,7 @@ class SendProcessor:
         self._clock = clock
         self._host = Host.from_text(live.current.broker_ip1, live.current.listen_port)
         self._unique_ids = UniqueIds(self._host.address, os.getpid(), random.getrandbits(32))
-        self._facts: dict[str, _TopicFacts] = {}
+        self._facts: dict[str, TopicFacts] = {}
         self._in_group = live.current.enable_controller_mode
         self._ordered_sends = OrderedSends(
             ordered=self._ordered,
@@ -182,7 +185,7 @@ class SendProcessor:
         )
         self._use(live.current)
         live.on_change(lambda settings, _changed: self._use(settings))
-        topics.on_going = lambda topic: self._facts.pop(topic, None)
+        topics.on_going = lambda topic: self._forget_topics((topic,))
         self._ordered.on_subjects = self._forget_topics
 
     def _use(self, settings: BrokerSettings) -> None:
@@ -195,14 +198,20 @@ class SendProcessor:
         }
         self._suffix = encode_properties(self._injected).decode()
         self._ordered_sends.configure(self._replies, self._injected, self._body_max)
+        if self.lane is not None:
+            self.lane.configure(self._replies, self._suffix.encode(), self._body_max)
 
     def _forget_topics(self, topics: Iterable[str]) -> None:
         for topic in topics:
             self._facts.pop(topic, None)
+            if self.lane is not None:
+                self.lane.forget(topic)
 
     def forget_facts(self) -> None:
         """Look every topic up again; called now and then, because counters of quiet topics are dropped."""
         self._facts.clear()
+        if self.lane is not None:
+            self.lane.forget_all()
 
     def handlers(self) -> dict[int, Handler]:
         """The request codes that are served here."""
@@ -321,6 +330,8 @@ class SendProcessor:
         traffic = facts.traffic
         traffic.bytes_in += size
         traffic.sizes[(size - 1).bit_length()] += 1
+        if self.lane is not None:
+            self.lane.learn(facts, queue_id)
         if admission.when_durable is not None and not command.flag & FLAG_ONEWAY and _waits(properties):
             ids = self._replies.message_id(appended.offset)
             answer = partial(
@@ -333,7 +344,7 @@ class SendProcessor:
     # -- what is not plain --------------------------------------------------------------------------------
 
     def _send_unusual(
-        self, connection: Connection, command: Command, facts: _TopicFacts, queue_id: int, text: str
+        self, connection: Connection, command: Command, facts: TopicFacts, queue_id: int, text: str
     ) -> Reply:
         header = SendMessageV2.from_ext(command.ext)
         topic = header.topic
@@ -434,7 +445,7 @@ class SendProcessor:
         self,
         connection: Connection,
         command: Command,
-        facts: _TopicFacts,
+        facts: TopicFacts,
         queue_id: int,
         sys_flag: int,
         born_timestamp: int,
@@ -474,6 +485,8 @@ class SendProcessor:
             raise refusal(refused, self._body_max) from None
         self._stats.put(topic, len(items), appended.size)
         facts.traffic.add(len(items), appended.size)
+        if self.lane is not None:
+            self.lane.learn(facts, queue_id)
         unique_id = decode_properties(properties.encode()).get(Property.UNIQ_KEY, "") if properties else ""
         return self._acknowledge(
             connection,
@@ -579,7 +592,7 @@ class SendProcessor:
             return None
         return await reply if isinstance(reply, Coroutine) else reply
 
-    def _look_up(self, topic: str) -> _TopicFacts:
+    def _look_up(self, topic: str) -> TopicFacts:
         """Check a topic that is new here, has changed, or is sent to while the broker is read-only."""
         config = self._topics.get(topic)
         if not self._admission.writable and config is not None and config.order:
@@ -590,8 +603,8 @@ class SendProcessor:
         if config is None:
             raise no_topic(topic)
         if len(self._facts) >= FACTS_MAX:
-            self._facts.clear()
-        facts = _TopicFacts(config, self._stats.topic_put(topic), self._traffic.of_topic(topic))
+            self.forget_facts()
+        facts = TopicFacts(config, self._stats.topic_put(topic), self._traffic.of_topic(topic))
         facts.is_ordered = self._ordered.is_subject(topic)
         self._facts[topic] = facts
         return facts

@@ -9,6 +9,7 @@ from pathlib import Path
 from brokerset_broker.store import mapping
 from brokerset_broker.store.errors import PutStatus, StoreRefused
 from brokerset_broker.store.segments import MappedFile, SegmentSequence
+from brokerset_formats.cursors import QueueCursor
 from brokerset_formats.queue_units import (
     BLANK_SIZE,
     BLANK_UNIT,
@@ -41,7 +42,7 @@ _pack_unit = UNIT.pack_into
 _unpack_unit = UNIT.unpack_from
 
 
-class ConsumeQueue:
+class ConsumeQueue(QueueCursor):
     """One queue. The loop's thread writes; `sync` may run in another.
 
     `next_offset` is the number of the next message, `position` the byte where its unit goes; while that is
@@ -52,18 +53,10 @@ class ConsumeQueue:
         "_cleared_end",
         "_executor",
         "_generation",
-        "_map",
-        "_map_start",
-        "arrival_pending",
-        "arrival_tags",
         "files",
-        "last_end",
         "magic",
         "min_offset",
-        "next_offset",
-        "position",
         "queue_id",
-        "room_end",
         "synced_position",
         "topic",
         "topic_field",
@@ -73,6 +66,7 @@ class ConsumeQueue:
         self, folder: Path, topic: str, queue_id: int, file_bytes: int, executor: Executor | None = None
     ) -> None:
         """`executor` makes files ahead of their use; without one they are made when they are needed."""
+        super().__init__()
         self._executor = executor
         # Else the kernel fills the page cache with the rest of the file at the first write to a new page:
         # 4 ms, and 6 MB of memory, for the first message of a queue.
@@ -85,17 +79,7 @@ class ConsumeQueue:
         self.magic = magic_for(topic_bytes)
         self.min_offset = 0
         """Number of the oldest message whose record is still there."""
-        self.next_offset = 0
-        self.position = 0
-        self.last_end = 0
-        """Commit log offset behind the last message of the queue; 0 if there never was one."""
-        self.room_end = -1
         self.synced_position = 0
-        self.arrival_pending = False
-        self.arrival_tags: int | None = 0
-        """Tags code of what arrived and was not announced yet; None if there are several."""
-        self._map: memoryview = memoryview(bytearray())
-        self._map_start = 0
         self._cleared_end = 0
         self._generation = 0  # changes when units are dropped, so that a `sync` meanwhile does not count
 
@@ -128,15 +112,15 @@ class ConsumeQueue:
             files.prepare_next(self._executor)
 
     def _enter(self, file: MappedFile) -> None:
-        if self._map_start != file.start or not self._map:
-            self._map = memoryview(file.map)
-            self._map_start = file.start
-        self.room_end = file.start + file.reserved
+        if self.map_start != file.start or not self.map:
+            self.map = memoryview(file.map)
+            self.map_start = file.start
+        self.room_end = file.start + file.reserved - file.reserved % UNIT_SIZE  # no unit ends behind it
 
     def put(self, offset: int, size: int, tags_code: int) -> None:
         """Write the unit of the next message; there must be room."""
         position = self.position
-        _pack_unit(self._map, position - self._map_start, offset, size, tags_code)
+        _pack_unit(self.map, position - self.map_start, offset, size, tags_code)
         self.position = position + UNIT_SIZE
         self.next_offset += 1
         self.last_end = offset + size
@@ -145,8 +129,8 @@ class ConsumeQueue:
         """Write several units, packed; there must be room for all of them."""
         position, end = self.position, self.position + len(units)
         if end <= self.room_end:
-            begin = position - self._map_start
-            self._map[begin : begin + len(units)] = units
+            begin = position - self.map_start
+            self.map[begin : begin + len(units)] = units
         else:
             self._put_over_files(units)
         self.position = end
@@ -193,8 +177,8 @@ class ConsumeQueue:
         """Drop everything: the topic was deleted, and made again."""
         self._generation += 1
         self.files.remove_all()
-        self._map = memoryview(bytearray())
-        self._map_start = self._cleared_end = 0
+        self.map = memoryview(bytearray())
+        self.map_start = self._cleared_end = 0
         self.position = self.next_offset = self.min_offset = self.last_end = self.synced_position = 0
         self.room_end = -1
 
@@ -240,9 +224,9 @@ class ConsumeQueue:
 
         number = self.next_offset
         count = min(LAST_UNITS, number - self.min_offset)
-        position = self.position - count * UNIT_SIZE - self._map_start
-        if position >= 0 and self._map and self.position <= self.room_end:
-            units = units_struct(count).unpack_from(self._map, position)
+        position = self.position - count * UNIT_SIZE - self.map_start
+        if position >= 0 and self.map and self.position <= self.room_end:
+            units = units_struct(count).unpack_from(self.map, position)
             for begin, size in zip(units[-3::-3], units[-2::-3], strict=True):
                 if (begin if size == BLANK_SIZE else begin + size) <= offset:
                     return number
@@ -253,7 +237,7 @@ class ConsumeQueue:
 
     def evict(self) -> None:
         """Read the queue from the disk; call `recover` next."""
-        self._map = memoryview(bytearray())
+        self.map = memoryview(bytearray())
         self.room_end = -1
         for file in self.files.files:
             file.evict()
@@ -280,7 +264,7 @@ class ConsumeQueue:
         self.synced_position = min(self.synced_position, end)
         self.next_offset = end // UNIT_SIZE
         self.room_end = -1
-        self._map = memoryview(bytearray())
+        self.map = memoryview(bytearray())
         self.last_end = 0
         if end:
             offset, size, _ = self.unit(self.next_offset - 1)

@@ -279,6 +279,10 @@ class Arrivals:
         elif queue.arrival_tags != tags_code:
             queue.arrival_tags = None
 
+    def add(self, queues: Sequence[ConsumeQueue]) -> None:
+        """These have noted themselves that messages came, and were not noted here before."""
+        self._pending.extend(queues)
+
     def announce(self, readable_end: int, on_arrival: Callable[[str, int, int, int | None], None]) -> None:
         """Tell of all queues that have new messages below `readable_end`; the others stay noted."""
         pending, self._pending = self._pending, []

@@ -56,8 +56,8 @@ class IndexService:
         self._units = indexes_max
         self._clock = clock
         self._files: list[_IndexFile] = []
-        self._table: IndexTable | None = None
-        self._room = 0  # puts into the last file are safe below this unit number
+        self.table: IndexTable | None = None
+        """The file that is written; None before the first put."""
         self._hash = KeyHasher().hash
         self._descriptors = Lock()  # between flush, which duplicates descriptors, and close
         self._flushed_timestamp = 0
@@ -80,7 +80,7 @@ class IndexService:
                 file.delete()
                 continue
             self._files.append(file)
-            self._table = file.table
+            self.table = file.table
         if self._files:
             self._flushed_timestamp = self._files[-1].table.end_timestamp
         return missing_from
@@ -88,7 +88,7 @@ class IndexService:
     @property
     def end_offset(self) -> int:
         """Offset of the newest message put; messages before it are not put again. 0 if there is none."""
-        return self._table.end_offset if self._table is not None else 0
+        return self.table.end_offset if self.table is not None else 0
 
     @property
     def flushed_timestamp(self) -> int:
@@ -108,17 +108,17 @@ class IndexService:
         Messages before `end_offset` are skipped, so a log can be dispatched again. StoreRefused if a new file
         is needed and cannot be made; nothing is lost then, the same call works once there is room.
         """
-        table = self._table
+        table = self.table
         if table is not None and offset < table.end_offset:
             return
         if uniq_key:
-            if table is None or table.next_unit >= self._room:
+            if table is None or table.next_unit >= table.room:
                 table = self._make_room()
             table.put(self._hash(topic, uniq_key), offset, store_timestamp)
         if keys:
             for key in keys.split(b" "):
                 if key:
-                    if table is None or table.next_unit >= self._room:
+                    if table is None or table.next_unit >= table.room:
                         table = self._make_room()
                     table.put(self._hash(topic, key), offset, store_timestamp)
         if table is not None:
@@ -132,7 +132,7 @@ class IndexService:
         StoreRefused as there; then some of the first of them may be in the index, and the same call works
         later.
         """
-        table = self._table
+        table = self.table
         end_offset = table.end_offset if table is not None else -1
         key_hash = self._hash
         entries: list[tuple[int, int]] = []
@@ -145,13 +145,13 @@ class IndexService:
                 entries += [(key_hash(topic, key), offset) for key in keys.split(b" ") if key]
         if not entries:
             return
-        if table is not None and table.next_unit + len(entries) <= self._room:
+        if table is not None and table.next_unit + len(entries) <= table.room:
             table.put_many(entries, store_timestamp)
             table.write_header()
             return
         for entry_hash, offset in entries:
-            table = self._table
-            if table is None or table.next_unit >= self._room:
+            table = self.table
+            if table is None or table.next_unit >= table.room:
                 table = self._make_room()
             table.put(entry_hash, offset, store_timestamp)
             table.write_header()
@@ -170,7 +170,7 @@ class IndexService:
         self, messages: Sequence[tuple[str, bytes | None, bytes | None, int, int]], first: int
     ) -> int:
         """Put `messages` from `first` on that have one second in the last file; returns where to go on."""
-        table = self._table
+        table = self.table
         if table is None or table.empty:  # the first one gives its time to the file
             self.put_keys(*messages[first])
             return first + 1
@@ -191,7 +191,7 @@ class IndexService:
                 entries.append((key_hash(topic, uniq_key), offset))
             if keys:
                 entries += [(key_hash(topic, key), offset) for key in keys.split(b" ") if key]
-        if table.next_unit + len(entries) > self._room:
+        if table.next_unit + len(entries) > table.room:
             for message in messages[first:end]:
                 self.put_keys(*message)
         elif entries:
@@ -212,7 +212,7 @@ class IndexService:
                 found.update(dict.fromkeys(table.query(key_hash, count_max, begin_ms, end_ms)))
             if not table.empty and table.begin_timestamp < begin_ms:
                 break
-        last = self._table
+        last = self.table
         return IndexAnswer(
             list(found)[: max(count_max, 0)],
             last.end_timestamp if last is not None else 0,
@@ -241,9 +241,10 @@ class IndexService:
                 break
             self._files.pop()
             self._delete(file)
-        self._table = self._files[-1].table if self._files else None
-        self._room = 0
-        newest = self._table.end_timestamp if self._table is not None else 0
+        self.table = self._files[-1].table if self._files else None
+        if self.table is not None:
+            self.table.room = 0
+        newest = self.table.end_timestamp if self.table is not None else 0
         self._flushed_timestamp = min(self._flushed_timestamp, newest)
 
     def rebuild_from(self, offset: int) -> int | None:
@@ -260,13 +261,13 @@ class IndexService:
                 file = self._files.pop()
                 missing_from = file.table.begin_offset
                 self._delete(file)
-                self._table = self._files[-1].table if self._files else None
+                self.table = self._files[-1].table if self._files else None
         return missing_from
 
     def forget_all(self) -> None:
         """Let go of all files; they are deleted elsewhere."""
-        files, self._files, self._table = self._files, [], None
-        self._room = self._flushed_timestamp = 0
+        files, self._files, self.table = self._files, [], None
+        self._flushed_timestamp = 0
         with self._descriptors:
             for file in files:
                 file.close()
@@ -293,7 +294,7 @@ class IndexService:
     def close(self) -> None:
         """Flush and unmap all files."""
         self.flush()
-        files, self._files, self._table = self._files, [], None
+        files, self._files, self.table = self._files, [], None
         with self._descriptors:
             for file in files:
                 file.close()
@@ -304,18 +305,18 @@ class IndexService:
 
     def _make_room(self) -> IndexTable:
         """Make sure that the last file, or a new one, has disk blocks for the next unit."""
-        if self._table is None or self._table.full:
+        if self.table is None or self.table.full:
             return self._add_file()
         file = self._files[-1]
         try:
-            self._room = file.reserve()
+            file.table.room = file.reserve()
         except OSError as error:
             reason = f"no room for index file {file.path}: {error.strerror}; free some disk space"
             raise StoreRefused(PutStatus.SERVICE_NOT_AVAILABLE, reason) from error
         return file.table
 
     def _add_file(self) -> IndexTable:
-        last = self._table
+        last = self.table
         path = self.folder / self._next_name()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -328,8 +329,8 @@ class IndexService:
             last.write_header()
             file.table.continue_from(last.end_timestamp, last.end_offset)
         self._files.append(file)
-        self._table = file.table
-        self._room = room
+        self.table = file.table
+        file.table.room = room
         return file.table
 
     def _first_room(self, file: _IndexFile) -> int:
@@ -430,6 +431,7 @@ class _IndexFile:
 
     def close(self) -> None:
         """Unmap; what was put is in the page cache."""
+        self.table.release()
         self._map.close()
         os.close(self.descriptor)
 

@@ -355,13 +355,13 @@ class LedgerStore(MessageStore):
         if self._refusal is not None:
             raise StoreRefused(PutStatus.SERVICE_NOT_AVAILABLE, self._refusal)
         for item in items:
-            if len(item.body) > self._body_size_max or len(item.properties) > self.properties_size_max:
+            if len(item.body) > self.body_size_max or len(item.properties) > self.properties_size_max:
                 raise self._too_large(len(item.body), len(item.properties))
         overhead = self._overhead[host_size] + len(topic.encode()) + 2
         total = sum(overhead + len(item.body) + len(item.properties) for item in items)
-        if total > self._batch_size_max:
+        if total > self.batch_size_max:
             raise StoreRefused(
-                PutStatus.MESSAGE_ILLEGAL, f"a batch of {total} bytes; {self._batch_size_max} is the limit"
+                PutStatus.MESSAGE_ILLEGAL, f"a batch of {total} bytes; {self.batch_size_max} is the limit"
             )
         self.log.require(len(items), total)
 
@@ -524,7 +524,7 @@ class LedgerStore(MessageStore):
             self._expiry = loop.call_at(self._waiting[0].deadline, self._expire)
 
     def _record_of_term(self) -> bytes:
-        now = max(self._now_ms(), self.log.store_timestamp)
+        now = max(self.now_ms(), self.log.store_timestamp)
         return encode_record(
             Record(
                 topic=TERM_TOPIC,

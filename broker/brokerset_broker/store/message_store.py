@@ -88,7 +88,7 @@ class MessageStore(StoreReads):
         self._settings = settings
         self._root = settings.store_path_root_dir
         self._clock = clock
-        self._now_ms = clock.now_ms
+        self.now_ms = clock.now_ms
         self.on_arrival: OnArrival | None = on_arrival
         self._executor = ThreadPoolExecutor(1, "store-files")
         self.log = self._make_log(self._executor)
@@ -171,10 +171,10 @@ class MessageStore(StoreReads):
         """Whether the log may lack what was written and not synced; known once it is loaded."""
         self._readable_end = 0 if self._sync else NO_LIMIT
         self._announced_end = NO_LIMIT
-        self._body_size_max = settings.max_message_size
-        self._batch_size_max = settings.max_message_size + RECORD_EXTRA_BYTES
-        self._appends_crc = settings.appends_property_crc
-        self.properties_size_max = PROPERTIES_BESIDE_CRC_MAX if self._appends_crc else PROPERTIES_SIZE_MAX
+        self.body_size_max = settings.max_message_size
+        self.batch_size_max = settings.max_message_size + RECORD_EXTRA_BYTES
+        self.appends_crc = settings.appends_property_crc
+        self.properties_size_max = PROPERTIES_BESIDE_CRC_MAX if self.appends_crc else PROPERTIES_SIZE_MAX
         """Bytes of properties that a client may send, the last separator included."""
         self.set_store_host(store_host or Host.from_text(settings.broker_ip1, settings.listen_port))
 
@@ -458,14 +458,14 @@ class MessageStore(StoreReads):
         if _HASH_SIGN in properties:
             properties = without_property_crc(properties)
         crc_size = 0
-        if self._appends_crc:
+        if self.appends_crc:
             with_end = properties if not properties or properties[-1] == 2 else properties + b"\x02"
             if len(with_end) <= PROPERTIES_BESIDE_CRC_MAX:
                 properties, crc_size = with_end, PROPERTY_CRC_SIZE
         host_size = len(born_host)
         body_size = len(body)
         properties_size = len(properties) + crc_size
-        if body_size > self._body_size_max or properties_size > PROPERTIES_SIZE_MAX:
+        if body_size > self.body_size_max or properties_size > PROPERTIES_SIZE_MAX:
             raise self._too_large(body_size, properties_size)
         size = self._overhead[host_size] + body_size + len(queue.topic_field) + properties_size
         if queue.position >= queue.room_end:
@@ -474,7 +474,7 @@ class MessageStore(StoreReads):
         offset = commit_log.max_offset
         if offset + size > commit_log.limit:
             offset = commit_log.make_room(size)
-        now = self._now_ms()
+        now = self.now_ms()
         if now < commit_log.store_timestamp:
             now = commit_log.store_timestamp
         counted = not sys_flag & SysFlag.TRANSACTION_PREPARED
@@ -522,7 +522,7 @@ class MessageStore(StoreReads):
             queue.next_offset += 1
             queue.last_end = offset + size
         if not self._turn_scheduled:
-            self._schedule_turn()
+            self.turn_soon()
         return Appended(offset, size, queue_offset, now)
 
     def append_batch(
@@ -544,7 +544,7 @@ class MessageStore(StoreReads):
         queue = self._appended_to.get((topic, queue_id)) or self._open_queue(topic, queue_id)
         assert isinstance(queue, ConsumeQueue), "a store that dispatches later has its own way with batches"
         host_size = len(born_host)
-        appends_crc = self._appends_crc
+        appends_crc = self.appends_crc
         crc_size = PROPERTY_CRC_SIZE if appends_crc else 0
         texts = [
             without_property_crc(item.properties) if _HASH_SIGN in item.properties else item.properties
@@ -557,9 +557,9 @@ class MessageStore(StoreReads):
         overhead = self._overhead[host_size] + len(queue.topic_field) + crc_size
         sizes = [overhead + len(item.body) + len(text) for item, text in zip(items, texts, strict=True)]
         total = sum(sizes)
-        if total > self._batch_size_max:
+        if total > self.batch_size_max:
             raise StoreRefused(
-                PutStatus.MESSAGE_ILLEGAL, f"a batch of {total} bytes; {self._batch_size_max} is the limit"
+                PutStatus.MESSAGE_ILLEGAL, f"a batch of {total} bytes; {self.batch_size_max} is the limit"
             )
         count = len(items)
         if queue.position + count * UNIT_SIZE > queue.room_end:
@@ -568,7 +568,7 @@ class MessageStore(StoreReads):
         first = commit_log.max_offset
         if first + total > commit_log.limit:
             first = commit_log.make_room(total)
-        now = max(self._now_ms(), commit_log.store_timestamp)
+        now = max(self.now_ms(), commit_log.store_timestamp)
         pack_head = self._heads[host_size]
         sys_flag = sys_flag & _NO_HOST_BITS | self._host_flags[host_size]
         store_host, topic_field, magic = self._store_host, queue.topic_field, queue.magic
@@ -622,7 +622,7 @@ class MessageStore(StoreReads):
         self.arrivals.note(queue, codes[0] if codes.count(codes[0]) == count else None)
         self.dispatcher.put_index_batch(topic, indexed, now)
         if not self._turn_scheduled:
-            self._schedule_turn()
+            self.turn_soon()
         return result
 
     def _open_queue(self, topic: str, queue_id: int) -> ConsumeQueue | QueueTail:
@@ -645,13 +645,14 @@ class MessageStore(StoreReads):
                 f"more than {self.properties_size_max} bytes of properties; send less",
             )
         return StoreRefused(
-            PutStatus.MESSAGE_ILLEGAL, f"a body of {body_size} bytes; maxMessageSize is {self._body_size_max}"
+            PutStatus.MESSAGE_ILLEGAL, f"a body of {body_size} bytes; maxMessageSize is {self.body_size_max}"
         )
 
     # -- what follows an append -----------------------------------------------------------------------------
 
-    def _schedule_turn(self) -> None:
-        if self.loop is not None:
+    def turn_soon(self) -> None:
+        """Have what follows appends done when this turn of the loop ends."""
+        if self.loop is not None and not self._turn_scheduled:
             self._turn_scheduled = True
             self.loop.call_soon(self._end_turn)
 

@@ -19,7 +19,8 @@ class ConfigTable(Generic[T]):
     """Settings by name. `snapshot` is the file's, see `ConfigFile`."""
 
     def __init__(self, path: Path, snapshot: Callable[[], Callable[[], bytes]], now_ms: int) -> None:
-        self._items: dict[str, T] = {}
+        self.items: dict[str, T] = {}
+        """All of them by name; to read."""
         self._version = DataVersion(0, 0, now_ms)
         self._file = ConfigFile(path, snapshot)
         self.state_version = 0
@@ -48,10 +49,10 @@ class ConfigTable(Generic[T]):
 
     def get(self, name: str) -> T | None:
         """The settings of this name, `None` if this broker does not have it."""
-        return self._items.get(name)
+        return self.items.get(name)
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self.items)
 
     def __iter__(self) -> Iterator[T]:
-        return iter(self._items.values())
+        return iter(self.items.values())

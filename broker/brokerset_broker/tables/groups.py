@@ -53,19 +53,19 @@ class GroupManager(ConfigTable[SubscriptionGroupConfig]):
         """Read the file and add what every broker has. Raises `ConfigDamaged`."""
         saved = self._file.load(GroupTable.decode)
         if saved is not None:
-            self._items = dict(saved.groups)
+            self.items = dict(saved.groups)
             self._forbidden = {group: dict(masks) for group, masks in saved.forbidden.items()}
             self._version = saved.data_version
         for group in sorted(names.SYSTEM_GROUPS):
-            self._items.setdefault(group, SubscriptionGroupConfig(group))
-        log.info("loaded groups", groups=len(self._items), counter=self._version.counter)
+            self.items.setdefault(group, SubscriptionGroupConfig(group))
+        log.info("loaded groups", groups=len(self.items), counter=self._version.counter)
 
     # -- queries ------------------------------------------------------------------------------------------
 
     def table(self) -> GroupTable:
         """Everything, as it is now: later changes do not show in it."""
         forbidden = {group: dict(masks) for group, masks in self._forbidden.items()}
-        return GroupTable(self._version, dict(self._items), forbidden)
+        return GroupTable(self._version, dict(self.items), forbidden)
 
     def is_read_forbidden(self, group: str, topic: str) -> bool:
         """Whether an administrator keeps the group from reading the topic."""
@@ -77,19 +77,19 @@ class GroupManager(ConfigTable[SubscriptionGroupConfig]):
 
     def get_or_create(self, group: str) -> SubscriptionGroupConfig | None:
         """The group's settings; an unknown group is created if it may be, else `None`."""
-        config = self._items.get(group)
+        config = self.items.get(group)
         if config is not None:
             return config
         allowed = self._settings.current.auto_create_subscription_group or names.is_system_group(group)
         if not allowed or names.check_group(group) is not None:
             return None
-        if len(self._items) >= self.groups_max:
+        if len(self.items) >= self.groups_max:
             log.warning("group not created: too many", group=group, groups_max=self.groups_max)
             return None
         config = SubscriptionGroupConfig(group)
         if self.frozen or group in self.going:
             return config
-        self._items[group] = config
+        self.items[group] = config
         self._changed()
         if self.on_created is not None:
             self.on_created(config)
@@ -116,14 +116,14 @@ class GroupManager(ConfigTable[SubscriptionGroupConfig]):
             problem = f"retryQueueNums={config.retry_queue_nums}: must be from 0 to {RETRY_QUEUES_MAX}"
         if problem is not None:
             raise Rejected(ResponseCode.INVALID_PARAMETER, problem)
-        current = self._items.get(config.group_name)
+        current = self.items.get(config.group_name)
         if attribute_changes is not None:
             before = current.attributes if current is not None else {}
             after = alter(GROUP_ATTRIBUTES, before, attribute_changes, create=current is None)
             config = replace(config, attributes=after)
         if config == current:
             return None
-        if current is None and len(self._items) >= self.groups_max:
+        if current is None and len(self.items) >= self.groups_max:
             raise Rejected(
                 ResponseCode.SYSTEM_ERROR, f"this broker has {self.groups_max} groups, which is its limit"
             )
@@ -131,10 +131,10 @@ class GroupManager(ConfigTable[SubscriptionGroupConfig]):
 
     def put(self, config: SubscriptionGroupConfig) -> bool:
         """Put a group that was decided on into the table; whether that changed anything."""
-        current = self._items.get(config.group_name)
+        current = self.items.get(config.group_name)
         if config == current:
             return False
-        self._items[config.group_name] = config
+        self.items[config.group_name] = config
         self._changed()
         log.info("group changed" if current else "group created", group=config.group_name, config=config)
         return True
@@ -143,7 +143,7 @@ class GroupManager(ConfigTable[SubscriptionGroupConfig]):
         """Take a group out of the table; return whether it was there."""
         if self._forbidden.pop(group, None):
             self._file.touch()
-        if self._items.pop(group, None) is None:
+        if self.items.pop(group, None) is None:
             return False
         self._changed()
         log.info("group deleted", group=group)
@@ -187,12 +187,12 @@ class GroupManager(ConfigTable[SubscriptionGroupConfig]):
         forbidden: Mapping[str, Mapping[str, int]],
     ) -> bool:
         """Have these groups and those of the system; touches only what differs. Whether any did."""
-        wanted = {name: self._items[name] for name in sorted(names.SYSTEM_GROUPS) if name in self._items}
+        wanted = {name: self.items[name] for name in sorted(names.SYSTEM_GROUPS) if name in self.items}
         wanted.update(groups)
         masks = {group: dict(topics) for group, topics in forbidden.items() if topics}
-        if wanted == self._items and masks == self._forbidden:
+        if wanted == self.items and masks == self._forbidden:
             return False
-        self._items = wanted
+        self.items = wanted
         self._forbidden = masks
         self._changed()
         log.info("groups taken over", groups=len(groups))

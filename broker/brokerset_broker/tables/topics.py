@@ -110,17 +110,17 @@ class TopicManager(ConfigTable[TopicConfig]):
         """Read the file and add what every broker has. Raises `ConfigDamaged`."""
         saved = self._file.load(TopicTable.decode)
         if saved is not None:
-            self._items = dict(saved.topics)
+            self.items = dict(saved.topics)
             self._version = saved.data_version
         for topic in own_topics(self._settings.current):
-            self._items.setdefault(topic.topic_name, topic)
-        log.info("loaded topics", topics=len(self._items), counter=self._version.counter)
+            self.items.setdefault(topic.topic_name, topic)
+        log.info("loaded topics", topics=len(self.items), counter=self._version.counter)
 
     # -- queries ------------------------------------------------------------------------------------------
 
     def table(self) -> TopicTable:
         """Everything, as it is now: later changes do not show in it."""
-        return TopicTable(self._version, dict(self._items))
+        return TopicTable(self._version, dict(self.items))
 
     def is_system(self, topic: str) -> bool:
         """Whether the topic belongs to the system, so that clients cannot change or delete it."""
@@ -134,8 +134,8 @@ class TopicManager(ConfigTable[TopicConfig]):
 
     def system_topics(self) -> list[str]:
         """The names of all system topics, sorted."""
-        fixed = [topic for topic in names.SYSTEM_TOPICS if topic != names.TRACE_TOPIC or topic in self._items]
-        return sorted({*fixed, *(topic for topic in self._items if self.is_system(topic))})
+        fixed = [topic for topic in names.SYSTEM_TOPICS if topic != names.TRACE_TOPIC or topic in self.items]
+        return sorted({*fixed, *(topic for topic in self.items if self.is_system(topic))})
 
     # -- changes ------------------------------------------------------------------------------------------
 
@@ -147,14 +147,14 @@ class TopicManager(ConfigTable[TopicConfig]):
         self, topic: str, default_topic: str, default_queue_nums: int, remote: str, topic_sys_flag: int = 0
     ) -> TopicConfig | None:
         """The topic that a send to an unknown one makes, from `default_topic`; `None` if it may not."""
-        template = self._items.get(default_topic)
+        template = self.items.get(default_topic)
         if default_topic == names.DEFAULT_TOPIC and not self._settings.current.auto_create_topic_enable:
             template = None
         if template is None or not template.inheritable or names.check_topic(topic) is not None:
             log.warning("topic not created", topic=topic, template=default_topic, producer=remote)
             return None
         queues = max(0, min(default_queue_nums, template.write_queue_nums))
-        if len(self._items) >= self.topics_max:
+        if len(self.items) >= self.topics_max:
             log.warning("topic not created: too many", topic=topic, topics_max=self.topics_max)
             return None
         return replace(
@@ -190,14 +190,14 @@ class TopicManager(ConfigTable[TopicConfig]):
         self, config: TopicConfig, attribute_changes: Mapping[str, str] | None = None
     ) -> TopicConfig | None:
         """What `update` would put into the table; `None` if that is there already."""
-        current = self._items.get(config.topic_name)
+        current = self.items.get(config.topic_name)
         if attribute_changes is not None:
             before = current.attributes if current is not None else {}
             after = alter(TOPIC_ATTRIBUTES, before, attribute_changes, create=current is None)
             config = replace(config, attributes=after)
         if config == current:
             return None
-        if current is None and len(self._items) >= self.topics_max:
+        if current is None and len(self.items) >= self.topics_max:
             raise Rejected(
                 ResponseCode.SYSTEM_ERROR, f"this broker has {self.topics_max} topics, which is its limit"
             )
@@ -205,17 +205,17 @@ class TopicManager(ConfigTable[TopicConfig]):
 
     def put(self, config: TopicConfig) -> bool:
         """Put a topic that was decided on into the table; whether that changed anything."""
-        current = self._items.get(config.topic_name)
+        current = self.items.get(config.topic_name)
         if config == current:
             return False
-        self._items[config.topic_name] = config
+        self.items[config.topic_name] = config
         self._changed((config,))
         log.info("topic changed" if current else "topic created", topic=config.topic_name, config=config)
         return True
 
     def delete(self, topic: str) -> bool:
         """Take a topic out of the table; return whether it was there. The caller deletes its messages."""
-        if self._items.pop(topic, None) is None:
+        if self.items.pop(topic, None) is None:
             return False
         self._changed(())
         log.info("topic deleted", topic=topic)
@@ -228,12 +228,12 @@ class TopicManager(ConfigTable[TopicConfig]):
     def take_over(self, topics: Mapping[str, TopicConfig]) -> bool:
         """Have these topics and those that every broker has; touches only what differs. Whether any did."""
         own = {topic.topic_name for topic in own_topics(self._settings.current)}
-        gone = [name for name in self._items if name not in topics and name not in own]
+        gone = [name for name in self.items if name not in topics and name not in own]
         for name in gone:
-            del self._items[name]
-        changed = tuple(topic for name, topic in topics.items() if self._items.get(name) != topic)
+            del self.items[name]
+        changed = tuple(topic for name, topic in topics.items() if self.items.get(name) != topic)
         for topic in changed:
-            self._items[topic.topic_name] = topic
+            self.items[topic.topic_name] = topic
         if gone:
             self._changed(())
         if changed:
@@ -247,7 +247,7 @@ class TopicManager(ConfigTable[TopicConfig]):
     def _create_for_group(
         self, topic: str, queue_nums: int, order: bool, topic_sys_flag: int
     ) -> TopicConfig | None:
-        existing = self._items.get(topic)
+        existing = self.items.get(topic)
         if existing is not None:
             if existing.order != order and not self.frozen:
                 wanted = replace(existing, order=order)
@@ -264,14 +264,14 @@ class TopicManager(ConfigTable[TopicConfig]):
         return self._create(created, None)
 
     def _create(self, config: TopicConfig, remote: str | None) -> TopicConfig | None:
-        if len(self._items) >= self.topics_max:
+        if len(self.items) >= self.topics_max:
             log.warning("topic not created: too many", topic=config.topic_name, topics_max=self.topics_max)
             return None
         if self.frozen:
             return config
         if config.topic_name in self.going or (self.on_created is not None and not self.on_created(config)):
             return None
-        self._items[config.topic_name] = config
+        self.items[config.topic_name] = config
         self._changed((config,))
         log.info("topic created on demand", topic=config.topic_name, client=remote, config=config)
         return config

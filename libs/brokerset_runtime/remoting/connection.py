@@ -48,6 +48,9 @@ DEFERRED: Final = _Deferred.DEFERRED
 Reply = Command | bytes | None | _Deferred | Coroutine[Any, Any, Command | bytes | None]
 Handler = Callable[["Connection", Command], Reply]
 Handlers = Mapping[int, Handler]
+Lane = Callable[["Connection", bytes], int]
+"""Serves requests at the beginning of a chunk of input that begins with a frame, and returns their bytes;
+what it leaves goes to the handlers. It answers with `Connection.send`, now or later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +92,13 @@ class Connection(asyncio.Protocol):
         handlers: Handlers,
         *,
         limits: ConnectionLimits = DEFAULT_LIMITS,
+        lane: Lane | None = None,
         on_open: Callable[[Connection], bool] | None = None,
         on_close: Callable[[Connection], None] | None = None,
     ) -> None:
         self._handlers = handlers
         self._limits = limits
+        self._lane = lane
         self._in_flight_max = limits.in_flight_max
         self._on_open = on_open
         self._on_close = on_close
@@ -252,12 +257,21 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.last_activity = self._loop.time()
         reader = self._reader
-        commands = reader.feed(data)
+        served = False
+        if self._lane is not None and not self._paused:
+            data = reader.join(data)
+            if data and (size := self._serve_lane(self._lane, data)):
+                served = True
+                data = data[size:]
+        commands = reader.feed(data) if data else ()
         if not reader.buffered:
             self._unfinished_since = None
-        elif commands or self._unfinished_since is None:
+        elif served or commands or self._unfinished_since is None:
             self._unfinished_since = self.last_activity
-        self._serve_all(commands)
+        if commands:
+            self._serve_all(commands)
+        elif served:
+            self._flush()
         if reader.error is not None:
             self.give_up(str(reader.error))
 
@@ -297,6 +311,18 @@ class Connection(asyncio.Protocol):
             self._on_close(self)
 
     # -- serving ------------------------------------------------------------------------------------------
+
+    def _serve_lane(self, lane: Lane, data: bytes) -> int:
+        self._corked = True
+        try:
+            return lane(self, data)
+        finally:
+            self._corked = False
+
+    @property
+    def in_flight_room(self) -> int:
+        """Requests that may be served besides those in flight."""
+        return self._in_flight_max - self.in_flight
 
     def _serve_all(self, commands: Sequence[Command]) -> None:
         self._corked = True

@@ -11,7 +11,7 @@ import structlog
 
 from brokerset_runtime.listening import listen_hosts
 from brokerset_runtime.log_throttle import LogThrottle
-from brokerset_runtime.remoting.connection import Connection, ConnectionLimits, Handlers
+from brokerset_runtime.remoting.connection import Connection, ConnectionLimits, Handlers, Lane
 
 log = structlog.get_logger(__name__)
 
@@ -47,6 +47,7 @@ class RemotingServer:
         handlers: Handlers,
         *,
         limits: ServerLimits | None = None,
+        lane: Lane | None = None,
         on_close: Callable[[Connection], None] | None = None,
     ) -> None:
         self.connections: dict[int, Connection] = {}
@@ -54,6 +55,7 @@ class RemotingServer:
         self.protocol_errors = 0
         self._handlers = handlers
         self._limits = limits or ServerLimits()
+        self._lane = lane
         self._on_close = on_close
         self._servers: list[asyncio.Server] = []
         self._accepts = True
@@ -126,7 +128,11 @@ class RemotingServer:
 
     def _new_connection(self) -> Connection:
         return Connection(
-            self._handlers, limits=self._limits.connection, on_open=self._opened, on_close=self._lost
+            self._handlers,
+            limits=self._limits.connection,
+            lane=self._lane,
+            on_open=self._opened,
+            on_close=self._lost,
         )
 
     def _opened(self, connection: Connection) -> bool:

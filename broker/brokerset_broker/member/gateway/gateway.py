@@ -96,6 +96,12 @@ class Gateway:
             if mode != self._now[kind] or guards != (modes.guard_reads, modes.guard_writes):
                 self._change(kind, mode)
 
+    def serves_writes(self) -> bool:
+        """Whether a send that comes now is served at once, and nothing waits to be served before it."""
+        if self._now[RequestClass.WRITE].kind is not ModeKind.SERVE or RequestClass.WRITE in self._leaving:
+            return False
+        return self._lease_ok is None or not self._modes.guard_writes or self._lease_ok()
+
     def closed(self, connection: Connection) -> None:
         """Forget what is held for a connection; for the server's `on_close`."""
         self.holding.drop(connection)

@@ -350,7 +350,7 @@ def test_records_with_and_without_property_crcs_are_received(replicas: Replicas,
     leader = replicas.open("leader", enabled_append_prop_crc=True)
     follower.follow()
     fill(leader, 15)
-    store_of(leader)._appends_crc = False
+    store_of(leader).appends_crc = False
     fill(leader, 15)
 
     send(leader, follower, chunk=chunk)

@@ -1,0 +1,182 @@
+"""The way of plain sends through the native core: one call for each chunk of input (`native/DESIGN.md`).
+
+Whether the broker takes sends at all is decided here before each call, as the Python path decides it for each
+request. What the core declines goes the Python way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final
+
+from brokerset_broker.requests.admission import PERM_WRITE, Admission
+from brokerset_broker.requests.replies import SendReplies
+from brokerset_broker.requests.send_refusals import CODES, STORED
+from brokerset_broker.requests.statistics import BrokerStats
+from brokerset_broker.store.consume_queue import ConsumeQueue
+from brokerset_broker.store.errors import PutStatus
+from brokerset_broker.store.message_store import MessageStore
+from brokerset_broker.tables.topics import TopicManager
+from brokerset_protocol.codes import ResponseCode
+from brokerset_protocol.commands import FRAME_SIZE_MAX, CommandReader, encode
+from brokerset_runtime.clock import Clock
+from brokerset_runtime.remoting import Connection
+
+if TYPE_CHECKING:
+    from brokerset_broker.requests.send import TopicFacts
+
+TIMED_MASK: Final = 31
+"""One call of 32 is timed, since asking the clock costs as much as a message."""
+
+_NEVER: Final = 1 << 62
+
+
+class SendLane:
+    """Serves the plain sends at the beginning of a chunk; for `RemotingServer`."""
+
+    def __init__(
+        self,
+        core: ModuleType,
+        *,
+        store: MessageStore,
+        topics: TopicManager,
+        admission: Admission,
+        stats: BrokerStats,
+        clock: Clock,
+    ) -> None:
+        """`core` is the native module. `configure` comes before the first chunk."""
+        self._core = core
+        self._lane: Any = None
+        self._store = store
+        self._topics = topics
+        self._admission = admission
+        self._stats = stats
+        self._clock = clock
+        self._replies: SendReplies | None = None
+        self._calls = 0
+        self._settles = False
+        self.is_open: Callable[[], bool] = lambda: False
+        """Whether sends are served now, as the broker's role has it; set when the role is known."""
+        self.served = 0
+        """Messages that were stored this way."""
+        store.log.use_calls()
+
+    def configure(self, replies: SendReplies, suffix: bytes, body_size_max: int) -> None:
+        """Go by new settings: how answers look, what is added to properties, bytes of a body."""
+        self._replies = replies
+        store = self._store
+        config = {
+            "store_host": store.store_host.encode(),
+            "suffix": suffix,
+            "body_size_max": min(body_size_max, store.body_size_max),
+            "batch_size_max": store.batch_size_max,
+            "properties_size_max": store.properties_size_max,
+            "frame_size_max": FRAME_SIZE_MAX,
+            "appends_crc": store.appends_crc,
+            "single": replies.pieces(with_id=True),
+            "batch": replies.pieces(with_id=False),
+        }
+        if self._lane is None:
+            self._lane = self._core.SendLane(store.log, config)
+        else:
+            self._lane.configure(config)
+
+    def learn(self, facts: TopicFacts, queue_id: int) -> None:
+        """Serve sends to this queue from now on: the Python path has just stored a plain one in it."""
+        topic = facts.config.topic_name
+        queue = self._store.queues_table.table.get((topic, queue_id))
+        if isinstance(queue, ConsumeQueue):
+            self._lane.learn(topic, facts.config, facts, queue_id, queue, queue.topic_field, queue.magic)
+
+    def forget(self, topic: str) -> None:
+        """Serve no sends to a topic until it is learnt again."""
+        self._lane.forget(topic)
+
+    def forget_all(self) -> None:
+        """Serve no sends to any topic until it is learnt again."""
+        self._lane.forget_all()
+
+    def serve(self, connection: Connection, data: bytes) -> int:
+        """Serve the plain sends at the beginning of `data`; returns their bytes."""
+        admission, store = self._admission, self._store
+        born_host = connection.state.get("born_host")
+        index, dispatcher = store.index, store.dispatcher
+        if (
+            born_host is None
+            or admission.refuses_writes
+            or not admission.permission & PERM_WRITE
+            or store.refusal is not None
+            or (index is not None and (index.table is None or dispatcher.index_missing_from is not None))
+            or not self.is_open()
+        ):
+            return 0
+        when_durable = admission.when_durable
+        self._calls += 1
+        began = 0.0 if self._calls & TIMED_MASK else self._clock.monotonic()
+        served = self._lane.serve(
+            data,
+            store.now_ms(),
+            born_host,
+            index.table if index is not None else None,
+            self._topics.items,
+            store.queues_table.table,
+            _NEVER if when_durable is None else connection.in_flight_room,
+        )
+        if served is None:
+            return 0
+        size, messages, waiting, replies, end, arrived = served
+        if began:
+            self._stats.put_took(int((self._clock.monotonic() - began) * 1000 / messages))
+        if arrived is not None:
+            store.arrivals.add(arrived)
+        store.turn_soon()
+        self.served += messages
+        if not self._settles:
+            self._settles = True
+            asyncio.get_running_loop().call_soon(self.settle)
+        if not waiting:
+            return int(size)
+        if when_durable is None:
+            connection.send(replies)
+        else:
+            connection.in_flight += waiting
+            when_durable(end, partial(self._finish, connection, replies, waiting))
+        return int(size)
+
+    def settle(self) -> None:
+        """Add what was stored since to the counters; once for each turn of the loop."""
+        self._settles = False
+        stats = self._stats
+        for facts, calls, messages, size, classes in self._lane.take():
+            stats.put_messages += messages
+            stats.put_bytes += size
+            stats.put_calls += calls
+            flow, traffic = facts.flow, facts.traffic
+            flow.messages += messages
+            flow.size += size
+            flow.calls += calls
+            traffic.bytes_in += size
+            for size_class, count in classes:
+                traffic.sizes[size_class] += count
+
+    def _finish(self, connection: Connection, replies: bytes, waiting: int, status: PutStatus) -> None:
+        """Answer the requests of one call; `replies` are the frames that say that all is well."""
+        connection.in_flight -= waiting
+        if status is not PutStatus.PUT_OK:
+            replies = _with_status(replies, status)
+        connection.send(replies)
+
+
+def _with_status(replies: bytes, status: PutStatus) -> bytes:
+    """The same answers for messages that are not as safe as was asked for, or may not be stored."""
+    code = int(CODES.get(status, ResponseCode.SYSTEM_ERROR))
+    changed = []
+    for reply in CommandReader().feed(replies):
+        reply.code, reply.remark = code, status.value
+        if status not in STORED:
+            reply.ext = {}
+        changed.append(encode(reply))
+    return b"".join(changed)
