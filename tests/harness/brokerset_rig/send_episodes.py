@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from brokerset_rig.send_frames import Frame, FrameSource
@@ -126,21 +126,22 @@ class Episode:
 
 
 def draw_setup(source: random.Random) -> Setup:
-    """A broker, often one with the defaults."""
+    """A broker; half of them have files in which all that an episode stores may find room."""
     choose, sometimes = source.choice, source.random
     limited = sometimes() < 0.15
+    roomy = sometimes() < 0.5
     return Setup(
-        commit_log_bytes=choose((131_072, 131_072, 196_608, 1 << 20)),
-        queue_units=choose((3, 40, 50, 300)),
+        commit_log_bytes=1 << 20 if roomy else choose((131_072, 196_608)),
+        queue_units=1000 if roomy else choose((3, 50, 300)),
         index=sometimes() < 0.9,
         index_slots=choose((1, 3, 50, 400)),
-        index_units=choose((5, 40, 400, 400)),
+        index_units=4000 if roomy else choose((5, 40, 400)),
         appends_crc=sometimes() < 0.4,
         ip=choose(("10.1.2.3", "10.1.2.3", "fd00::1")),
         port=choose((10_911, 30_000)),
         region=choose(("DefaultRegion", "DefaultRegion", 'a"b%s', "ü€")),
         trace_on=sometimes() < 0.7,
-        body_max=choose((500, 2_000, 20_000)),
+        body_max=choose((500, 5_000, 20_000)),
         sync_flush=sometimes() < 0.2,
         replicated=sometimes() < 0.25,
         in_flight_max=5 if limited else 8192,
@@ -157,14 +158,56 @@ def draw_episode(seed: int, *, actions: int = 120) -> Episode:
 
 
 def draw_plain_episode(seed: int, *, actions: int = 120) -> Episode:
-    """An episode of a broker at its work: plain sends, whatever its settings are."""
+    """An episode of a broker at its work: plain sends, and files that have room for them."""
     source = random.Random(seed)
-    setup = draw_setup(source)
+    setup = replace(
+        draw_setup(source), commit_log_bytes=1 << 20, queue_units=1000, index_units=4000, body_max=20_000
+    )
+    return _draw_undisturbed(seed, source, setup, actions, FrameSource.plain)
+
+
+def draw_nearly_plain_episode(seed: int, *, actions: int = 300) -> Episode:
+    """The same with requests that are nearly plain: what a native path may serve, and what it must not."""
+    source = random.Random(seed)
+    return _draw_undisturbed(
+        seed, source, draw_setup(source), actions, FrameSource.nearly_plain, frames_max=2
+    )
+
+
+def draw_crowded_episode(seed: int, *, actions: int = 150) -> Episode:
+    """Plain sends among pulls that wait, of clients that do not read, at a server with low limits."""
+    source = random.Random(seed)
+    setup = replace(
+        draw_setup(source),
+        in_flight_max=source.choice((2, 5)),
+        write_buffer_high=source.choice((500, 3_000, 1 << 20)),
+        outgoing_max=source.choice((4_000, 1 << 20)),
+    )
+    drawn = _draw_undisturbed(seed, source, setup, actions, FrameSource.crowding)
+    crowded: list[Action] = []
+    for action in drawn.actions:
+        crowded.append(action)
+        if source.random() < 0.1:
+            crowded.append(Reading(source.randrange(CONNECTIONS), source.random() < 0.6))
+        elif source.random() < 0.1:
+            crowded.append(Sleep(source.choice((7, 999))))
+    return replace(drawn, actions=tuple(crowded))
+
+
+def _draw_undisturbed(
+    seed: int,
+    source: random.Random,
+    setup: Setup,
+    actions: int,
+    draw_frame: Callable[[FrameSource], Frame],
+    *,
+    frames_max: int = 20,
+) -> Episode:
     frames = FrameSource(source, setup.body_max)
     drawn: list[Action] = []
     kinds: dict[int, str] = {}
     for _ in range(actions):
-        drawn.append(_draw_chunks(source, frames, kinds, FrameSource.plain))
+        drawn.append(_draw_chunks(source, frames, kinds, draw_frame, frames_max))
         if source.random() < 0.5:
             drawn.append(Turn())
         if setup.replicated:
@@ -186,9 +229,23 @@ def draw_actions(
         elif pick < 0.86:
             drawn.append(Turn())
         elif pick < 0.92 and setup.replicated:
-            drawn.append(Confirm(source.choice((1, 3, 100)), source.choice((*["PUT_OK"] * 5, "FLUSH_SLAVE_TIMEOUT", "FLUSH_DISK_TIMEOUT", "SERVICE_NOT_AVAILABLE"))))
+            drawn.append(
+                Confirm(
+                    source.choice((1, 3, 100)),
+                    source.choice(
+                        (
+                            *["PUT_OK"] * 5,
+                            "FLUSH_SLAVE_TIMEOUT",
+                            "FLUSH_DISK_TIMEOUT",
+                            "SERVICE_NOT_AVAILABLE",
+                        )
+                    ),
+                )
+            )
         elif pick < 0.95:
-            drawn.append(Sleep(source.choice((1, 7, 999, 1000, 61_000)), source.choice((0, 0, 0, -5_000, 86_400_000))))
+            drawn.append(
+                Sleep(source.choice((1, 7, 999, 1000, 61_000)), source.choice((0, 0, 0, -5_000, 86_400_000)))
+            )
         else:
             drawn += _draw_event(source, setup)
     return Episode(seed, setup, (*drawn, Turn()), kinds)
@@ -207,10 +264,14 @@ def _draw_event(source: random.Random, setup: Setup) -> list[Action]:
 
 
 def _draw_chunks(
-    source: random.Random, frames: FrameSource, kinds: dict[int, str], draw_frame: Callable[[FrameSource], Frame]
+    source: random.Random,
+    frames: FrameSource,
+    kinds: dict[int, str],
+    draw_frame: Callable[[FrameSource], Frame],
+    frames_max: int = 20,
 ) -> Chunks:
     data = bytearray()
-    for _ in range(source.choice((1, 1, 1, 2, 3, 8, 20))):
+    for _ in range(min(frames_max, source.choice((1, 1, 1, 1, 2, 3, 6, 20)))):
         kind, frame = draw_frame(frames)
         kinds[frames.opaque] = kind
         data += frame
@@ -225,4 +286,6 @@ def _cut(data: bytes, source: random.Random) -> tuple[bytes, ...]:
     if pick < 0.58 and len(data) < 700:
         return tuple(data[at : at + 1] for at in range(len(data)))
     places = sorted(source.randrange(1, len(data)) for _ in range(source.choice((1, 1, 2, 5))))
-    return tuple(data[begin:end] for begin, end in zip([0, *places], [*places, len(data)], strict=True) if begin < end)
+    return tuple(
+        data[begin:end] for begin, end in zip([0, *places], [*places, len(data)], strict=True) if begin < end
+    )

@@ -18,7 +18,17 @@ from brokerset_rig import mutations
 TOPICS: Final = ("t", "orders", "Topic-With_A-Longer-Name%of|Several-Words", "%RETRY%group", "TopicTest")
 """Topics that exist at the beginning."""
 
-NEW_TOPICS: Final = ("new", "new2", "%RETRY%other", "SCHEDULE_TOPIC_XXXX", "a b", "", "ü", "TBW102", "x" * 128)
+NEW_TOPICS: Final = (
+    "new",
+    "new2",
+    "%RETRY%other",
+    "SCHEDULE_TOPIC_XXXX",
+    "a b",
+    "",
+    "ü",
+    "TBW102",
+    "x" * 128,
+)
 """Topics that a send makes, or is refused for."""
 
 KEY_FIRST: Final = "7F000001ABCD18B4AAC2"
@@ -65,10 +75,22 @@ class FrameSource:
         source = self.source
         style = source.choice(STYLES)
         if source.random() < 0.25:
-            return self._sent("batch", style, 320, self._batch_ext(), self._batch(source.randrange(1, 9), plain=True))
+            return self._sent(
+                "batch", style, 320, self._batch_ext(), self._batch(source.randrange(1, 9), plain=True)
+            )
         topic = source.choice(TOPICS[:2])
         ext = self._ext(topic, self.properties(plain=True))
         return self._sent("plain", style, 310, ext, self.body(), flag=2 if source.random() < 0.1 else 0)
+
+    def nearly_plain(self) -> Frame:
+        """A plain one, or one that differs from it in little."""
+        return self.source.choice(
+            (self.plain, self._special, self._special, self._odd_fields, self._odd_batch, self._spoilt_header)
+        )()
+
+    def crowding(self) -> Frame:
+        """A plain one, or what clients send in between, which may wait for its answer."""
+        return self.source.choice((self.plain, self.plain, self._special, self._other_request))()
 
     def frame(self) -> Frame:
         """One of any kind."""
@@ -97,7 +119,7 @@ class FrameSource:
             size = source.choice((0, 1, self.body_max - 1, self.body_max, self.body_max + 1))
         else:
             size = source.randrange(1, 40 if pick < 0.5 else 600)
-        return (b"%08x{}\"\xff\x00" % source.randrange(1 << 32) * (size // 13 + 1))[:size]
+        return (b'%08x{}"\xff\x00' % source.randrange(1 << 32) * (size // 13 + 1))[:size]
 
     def properties(self, *, plain: bool = False) -> str:
         """Properties as clients write them; not `plain`: with special ones, and separators where none belong."""
@@ -105,7 +127,12 @@ class FrameSource:
         pairs: list[tuple[str, str]] = []
         if plain or source.random() < 0.8:
             pairs.append(("UNIQ_KEY", self.unique_key()))
-        for name, values in (("WAIT", ("true",)), ("TAGS", ("A", "TagB", "")), ("KEYS", ("k1", "k1 k2 k3", "order-7")), ("note", ("x", "ü", "7"))):
+        for name, values in (
+            ("WAIT", ("true",)),
+            ("TAGS", ("A", "TagB", "")),
+            ("KEYS", ("k1", "k1 k2 k3", "order-7")),
+            ("note", ("x", "ü", "7")),
+        ):
             if source.random() < 0.4:
                 pairs.append((name, source.choice(values)))
         if not plain:
@@ -122,7 +149,11 @@ class FrameSource:
         pick = source.random()
         if pick < 0.12:
             at = source.randrange(len(text) + 1)
-            text = text[:at] + source.choice(("\x01", "\x02", "\x02\x02", "\x01\x01", "UNIQ_KEY\x01", "KEYS", "\x00", "#")) + text[at:]
+            text = (
+                text[:at]
+                + source.choice(("\x01", "\x02", "\x02\x02", "\x01\x01", "UNIQ_KEY\x01", "KEYS", "\x00", "#"))
+                + text[at:]
+            )
         elif pick < 0.14:
             text += "long\x01" + "y" * source.choice((200, 300, 32_000, 32_500, 32_700, 33_000))
         return text
@@ -135,7 +166,10 @@ class FrameSource:
             "f": "0", "g": str(BORN_MS + source.randrange(10_000)), "h": "0", "i": properties, "j": "0", "k": "false", "m": "false",
         }  # fmt: skip
         if source.random() < 0.15:
-            ext |= {"f": source.choice(("1", "2", "3", "256", "1025")), "h": source.choice(("0", "1", "255", "256", "2147483647"))}
+            ext |= {
+                "f": source.choice(("1", "2", "3", "256", "1025")),
+                "h": source.choice(("0", "1", "255", "256", "2147483647")),
+            }
         if source.random() < 0.3:
             ext["n"] = "broker-a"
         if source.random() < 0.2:
@@ -143,7 +177,9 @@ class FrameSource:
         return ext
 
     def _batch_ext(self) -> dict[str, Any]:
-        return self._ext(self.source.choice(TOPICS[:2]), "" if self.source.random() < 0.5 else self.properties(plain=True)) | {"m": "true"}
+        return self._ext(
+            self.source.choice(TOPICS[:2]), "" if self.source.random() < 0.5 else self.properties(plain=True)
+        ) | {"m": "true"}
 
     def _batch(self, count: int, *, plain: bool) -> bytes:
         """The body of a batch; not `plain`: some of its numbers may be wrong."""
@@ -163,11 +199,22 @@ class FrameSource:
             parts.append(numbers + body + struct.pack(">h", _clamp(properties_size, 16)) + properties)
         data = b"".join(parts)
         if not plain and source.random() < 0.1:
-            data = data[: source.randrange(len(data) + 1)] if source.random() < 0.5 else data + b"\0" * source.randrange(1, 30)
+            data = (
+                data[: source.randrange(len(data) + 1)]
+                if source.random() < 0.5
+                else data + b"\0" * source.randrange(1, 30)
+            )
         return data
 
     def _sent(
-        self, kind: str, style: Callable[[dict[str, Any]], str], code: int, ext: Mapping[str, Any], body: bytes, *, flag: int = 0
+        self,
+        kind: str,
+        style: Callable[[dict[str, Any]], str],
+        code: int,
+        ext: Mapping[str, Any],
+        body: bytes,
+        *,
+        flag: int = 0,
     ) -> Frame:
         text = style(self._header(code, ext, flag))
         return kind, _framed(text.encode("utf-8", "surrogatepass"), body)
@@ -179,9 +226,14 @@ class FrameSource:
     # -- kinds --------------------------------------------------------------------------------------------
 
     def _special(self) -> Frame:
-        topic = self.source.choice(TOPICS)
+        topic = self.source.choice((*TOPICS[:2], *TOPICS[:2], *TOPICS))
         return self._sent(
-            "special", self.source.choice(STYLES), 310, self._ext(topic, self.properties()), self.body(), flag=self.source.choice((0, 0, 0, 2))
+            "special",
+            self.source.choice(STYLES),
+            310,
+            self._ext(topic, self.properties()),
+            self.body(),
+            flag=self.source.choice((0, 0, 0, 2)),
         )
 
     def _odd_fields(self) -> Frame:
@@ -200,17 +252,21 @@ class FrameSource:
             elif pick == 3:
                 ext[name] = source.choice(mutations.ODD_VALUES)
             else:
-                ext[source.choice(("z", "AccessKey", "brokersetBornHost", "brokersetForwarded", "topic", "B", "bb"))] = source.choice(
-                    ("1", "10.0.0.9:7", "true", "")
-                )
+                ext[
+                    source.choice(
+                        ("z", "AccessKey", "brokersetBornHost", "brokersetForwarded", "topic", "B", "bb")
+                    )
+                ] = source.choice(("1", "10.0.0.9:7", "true", ""))
         if source.random() < 0.3:
             ext["m"] = source.choice(("True", "TRUE", "1", "", None, True, "true "))
         header = self._header(310, ext, source.choice((0, 0, 2, 4, 3, 1, -1, 2**31)))
         if source.random() < 0.2:
-            header[source.choice(("code", "opaque", "flag", "version", "language", "remark", "extFields"))] = source.choice(
-                (*mutations.ODD_VALUES, "JAVA", "", 310, 2**31 - 1, -(2**31), -1, 2**32)
-            )
-        return "odd fields", _framed(source.choice(STYLES)(header).encode("utf-8", "surrogatepass"), self.body())
+            header[
+                source.choice(("code", "opaque", "flag", "version", "language", "remark", "extFields"))
+            ] = source.choice((*mutations.ODD_VALUES, "JAVA", "", 310, 2**31 - 1, -(2**31), -1, 2**32))
+        return "odd fields", _framed(
+            source.choice(STYLES)(header).encode("utf-8", "surrogatepass"), self.body()
+        )
 
     def _old_code(self) -> Frame:
         """SEND_MESSAGE (10), with long names."""
@@ -231,7 +287,14 @@ class FrameSource:
         if source.random() < 0.2:
             ext["f"] = source.choice(("4", "8", "16", "48", "128", "1024"))
         code = source.choice((320, 320, 310))
-        return self._sent("odd batch", source.choice(STYLES), code, ext, self._batch(source.randrange(6), plain=False), flag=source.choice((0, 2)))
+        return self._sent(
+            "odd batch",
+            source.choice(STYLES),
+            code,
+            ext,
+            self._batch(source.randrange(6), plain=False),
+            flag=source.choice((0, 2)),
+        )
 
     def _binary(self) -> Frame:
         """A header in RocketMQ's binary layout."""
@@ -239,14 +302,21 @@ class FrameSource:
         ext = self._ext(source.choice(TOPICS[:2]), self.properties(plain=source.random() < 0.7))
         self.opaque += 1
         fields = b"".join(
-            struct.pack(">h", len(name)) + name.encode() + struct.pack(">i", len(value.encode())) + value.encode()
+            struct.pack(">h", len(name))
+            + name.encode()
+            + struct.pack(">i", len(value.encode()))
+            + value.encode()
             for name, value in ext.items()
             if value is not None
         )
-        header = struct.pack(">hBhiii", 310, source.choice((0, 1, 200)), 479, self.opaque, source.choice((0, 2)), 0)
+        header = struct.pack(
+            ">hBhiii", 310, source.choice((0, 1, 200)), 479, self.opaque, source.choice((0, 2)), 0
+        )
         header += struct.pack(">i", len(fields)) + fields
         body = self.body()
-        return "binary", struct.pack(">II", 4 + len(header) + len(body), 1 << 24 | len(header)) + header + body
+        return "binary", struct.pack(
+            ">II", 4 + len(header) + len(body), 1 << 24 | len(header)
+        ) + header + body
 
     def _elsewhere(self) -> Frame:
         """To topics that are not there yet, or may not be sent to."""
@@ -272,7 +342,9 @@ class FrameSource:
                 (14, {"consumerGroup": "group", "topic": topic, "queueId": queue}, b""), (31_000, {}, b"?"), (324, {}, b""),
             )
         )  # fmt: skip
-        return self._sent("other", source.choice(STYLES), code, ext, body, flag=source.choice((0, 0, 0, 1, 2)))
+        return self._sent(
+            "other", source.choice(STYLES), code, ext, body, flag=source.choice((0, 0, 0, 1, 2))
+        )
 
     def _configuring(self) -> Frame:
         """Requests that change what a send finds: topics, and settings of the broker."""
@@ -287,7 +359,13 @@ class FrameSource:
                                  "regionId=DefaultRegion", "traceOn=false", "traceOn=true"))  # fmt: skip
         whole = dict(put, readQueueNums="4", writeQueueNums="4", perm="6", order="false")
         code, ext, body = source.choice(
-            ((17, put, b""), (17, whole, b""), (215, {"topic": topic}, b""), (25, {}, setting.encode()), (25, {}, b"brokerPermission=6"))
+            (
+                (17, put, b""),
+                (17, whole, b""),
+                (215, {"topic": topic}, b""),
+                (25, {}, setting.encode()),
+                (25, {}, b"brokerPermission=6"),
+            )
         )
         return self._sent("configuring", java, code, ext, body)
 
@@ -297,17 +375,19 @@ class FrameSource:
         ext = self._ext(source.choice(TOPICS[:2]), self.properties(plain=source.random() < 0.7))
         text = source.choice(STYLES)(self._header(310, ext)).encode("utf-8", "surrogatepass")
         for _ in range(source.choice((1, 1, 2))):
-            text = source.choice(HEADER_SPOILERS)(text, source)
+            text = source.choice(HEADER_SPOILERS)(text, source) or b"{"
         return "spoilt header", _framed(text, self.body())
 
     def _spoilt_bytes(self) -> Frame:
         """A plain frame with bytes flipped, put in, left out, or lengths that lie."""
         source = self.source
-        kind, data = self.plain()
+        _, data = self.plain()
         if source.random() < 0.4:
             word = source.randrange(2) * 4
             (number,) = struct.unpack_from(">I", data, word)
-            return "spoilt bytes", data[:word] + struct.pack(">I", (number + source.choice((-1, 1, 4, -4))) & 0xFFFFFFFF) + data[word + 4 :]
+            return "spoilt bytes", data[:word] + struct.pack(
+                ">I", (number + source.choice((-1, 1, 4, -4))) & 0xFFFFFFFF
+            ) + data[word + 4 :]
         return "spoilt bytes", mutations.mutate_bytes(data, source)[0]
 
 
@@ -341,7 +421,8 @@ def cpp(header: dict[str, Any]) -> str:
     opaque = header["opaque"]
     if isinstance(ext, dict) and isinstance(opaque, int) and opaque % 3 == 0:
         ext = {
-            name: int(value) if name in ("e", "h", "j", "queueId") and _is_digits(value) else value for name, value in ext.items()
+            name: int(value) if name in ("e", "h", "j", "queueId") and _is_digits(value) else value
+            for name, value in ext.items()
         }
     fields["extFields"] = ext
     return json.dumps(dict(sorted(fields.items())), separators=(",", ":"), ensure_ascii=False) + "\n"
@@ -359,17 +440,26 @@ def go(header: dict[str, Any]) -> str:
 
 def node(header: dict[str, Any]) -> str:
     """JSON.stringify, with nulls."""
-    return json.dumps({**header, "language": "NODE", "version": 63}, separators=(",", ":"), ensure_ascii=False)
+    return json.dumps(
+        {**header, "language": "NODE", "version": 63}, separators=(",", ":"), ensure_ascii=False
+    )
 
 
 def python(header: dict[str, Any]) -> str:
     """json.dumps: spaces, and everything but ASCII escaped."""
-    return json.dumps({"language": "PYTHON", "version": 0, **header, "serializeTypeCurrentRPC": "JSON", "remark": None})
+    return json.dumps(
+        {"language": "PYTHON", "version": 0, **header, "serializeTypeCurrentRPC": "JSON", "remark": None}
+    )
 
 
 def ours(header: dict[str, Any]) -> str:
     """Our own client."""
-    fields = {**header, "language": header.get("language", "PYTHON"), "serializeTypeCurrentRPC": "JSON", "version": header.get("version", 513)}
+    fields = {
+        **header,
+        "language": header.get("language", "PYTHON"),
+        "serializeTypeCurrentRPC": "JSON",
+        "version": header.get("version", 513),
+    }
     fields["extFields"] = _without_nulls(fields.get("extFields"))
     return json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
 
@@ -379,7 +469,18 @@ def upper_case(header: dict[str, Any]) -> str:
     return java(header).replace("\\u00", "\\u00").replace("/", "\\/")
 
 
-STYLES: Final[Sequence[Callable[[dict[str, Any]], str]]] = (java, java, java, cpp, go, node, python, ours, ours, upper_case)
+STYLES: Final[Sequence[Callable[[dict[str, Any]], str]]] = (
+    java,
+    java,
+    java,
+    cpp,
+    go,
+    node,
+    python,
+    ours,
+    ours,
+    upper_case,
+)
 
 
 def _without_nulls(ext: Any) -> Any:
@@ -401,7 +502,29 @@ def _flip(text: bytes, source: random.Random) -> bytes:
 
 def _insert(text: bytes, source: random.Random) -> bytes:
     at = source.randrange(len(text) + 1)
-    return text[:at] + source.choice((b" ", b"\n", b",", b'"', b"\\", b"{", b"}", b"\0", b"\xff", b"\xc3", b"\xed\xa0\x80", b"0", b"\t", b"\x01", b"\x02")) + text[at:]
+    return (
+        text[:at]
+        + source.choice(
+            (
+                b" ",
+                b"\n",
+                b",",
+                b'"',
+                b"\\",
+                b"{",
+                b"}",
+                b"\0",
+                b"\xff",
+                b"\xc3",
+                b"\xed\xa0\x80",
+                b"0",
+                b"\t",
+                b"\x01",
+                b"\x02",
+            )
+        )
+        + text[at:]
+    )
 
 
 def _delete(text: bytes, source: random.Random) -> bytes:
@@ -415,14 +538,20 @@ def _truncate(text: bytes, source: random.Random) -> bytes:
 
 def _double_field(text: bytes, source: random.Random) -> bytes:
     """One more field in front or at the end of an object; the last of equal names counts."""
-    name = source.choice((b"b", b"e", b"i", b"m", b"code", b"opaque", b"flag", b"extFields", b"version", b"language", b"z"))
+    name = source.choice(
+        (b"b", b"e", b"i", b"m", b"code", b"opaque", b"flag", b"extFields", b"version", b"language", b"z")
+    )
     value = source.choice((b'"1"', b"1", b"310", b'"t"', b"null", b"{}", b'"orders"', b'""', b'"true"'))
     pair = b'"' + name + b'":' + value
     places = [i for i, sign in enumerate(text) if sign in b"{}"]
     if not places:
         return text
     at = source.choice(places)
-    return text[: at + 1] + pair + b"," + text[at + 1 :] if text[at : at + 1] == b"{" else text[:at] + b"," + pair + text[at:]
+    return (
+        text[: at + 1] + pair + b"," + text[at + 1 :]
+        if text[at : at + 1] == b"{"
+        else text[:at] + b"," + pair + text[at:]
+    )
 
 
 def _odd_value(text: bytes, source: random.Random) -> bytes:
@@ -454,4 +583,18 @@ def _nest(text: bytes, source: random.Random) -> bytes:
     return text.replace(b'"flag"', b'"x":' + b"[" * depth + b"]" * depth + b',"flag"', 1)
 
 
-HEADER_SPOILERS: Final = (_flip, _flip, _insert, _insert, _delete, _truncate, _double_field, _double_field, _odd_value, _odd_value, _escape, _escape, _nest)
+HEADER_SPOILERS: Final = (
+    _flip,
+    _flip,
+    _insert,
+    _insert,
+    _delete,
+    _truncate,
+    _double_field,
+    _double_field,
+    _odd_value,
+    _odd_value,
+    _escape,
+    _escape,
+    _nest,
+)

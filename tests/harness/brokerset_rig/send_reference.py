@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing.connection import Connection as Pipe
 from types import TracebackType
 from typing import Any, Final, Self
@@ -89,7 +90,9 @@ class Difference:
         return f"seed {self.episode.seed}: {self.where}\n  {self.episode.setup!r}\n  actions:\n{actions}"
 
 
-def run_pair(reference: Reference, episode: Episode, broken: Broken = nullcontext, *, detailed: bool = False) -> tuple[Trace, Trace]:
+def run_pair(
+    reference: Reference, episode: Episode, broken: Broken = nullcontext, *, detailed: bool = False
+) -> tuple[Trace, Trace]:
     """The traces of the reference and of this process."""
     reference.begin(episode, detailed=detailed)
     with broken():
@@ -99,48 +102,66 @@ def run_pair(reference: Reference, episode: Episode, broken: Broken = nullcontex
 
 def shrunk(reference: Reference, episode: Episode, broken: Broken = nullcontext) -> Difference:
     """The smallest episode that was found in which the two differ."""
-    runs = 0
+    return _Shrinking(reference, episode, broken).result()
 
-    def differs(smaller: Episode) -> bool:
-        nonlocal runs
-        runs += 1
-        theirs, ours = run_pair(reference, smaller, broken)
-        return theirs.observed != ours.observed
 
-    def cut(parts: list[Any], build: Callable[[list[Any]], Episode]) -> list[Any]:
+class _Shrinking:
+    def __init__(self, reference: Reference, episode: Episode, broken: Broken) -> None:
+        self._reference = reference
+        self._episode = episode
+        self._broken = broken
+        self._runs = 0
+
+    def result(self) -> Difference:
+        first = _first_difference(*run_pair(self._reference, self._episode, self._broken))
+        actions = list(self._episode.actions)
+        self._take(actions[: first + 1])
+        self._shorten(list(self._episode.actions), self._take)
+        for number, action in enumerate(self._episode.actions):
+            if isinstance(action, Chunks):
+                self._take_pieces(number, action, [b"".join(action.pieces)])
+                kept = self._episode.actions[number]
+                assert isinstance(kept, Chunks)
+                whole = len(kept.pieces) == 1
+                self._shorten(
+                    _frames(kept) if whole else list(kept.pieces),
+                    partial(self._take_frames if whole else self._take_pieces, number, kept),
+                )
+        smallest = self._episode
+        return Difference(
+            smallest, describe(*run_pair(self._reference, smallest, self._broken, detailed=True))
+        )
+
+    def _take(self, actions: list[Action]) -> bool:
+        """Go on with these actions, if the two still differ."""
+        self._runs += 1
+        smaller = replace(self._episode, actions=tuple(actions))
+        theirs, ours = run_pair(self._reference, smaller, self._broken)
+        if theirs.observed == ours.observed:
+            return False
+        self._episode = smaller
+        return True
+
+    def _take_pieces(self, number: int, action: Chunks, pieces: list[bytes]) -> bool:
+        actions = list(self._episode.actions)
+        actions[number] = replace(action, pieces=tuple(pieces))
+        return self._take(actions)
+
+    def _take_frames(self, number: int, action: Chunks, frames: list[bytes]) -> bool:
+        return self._take_pieces(number, action, [b"".join(frames)])
+
+    def _shorten(self, parts: list[Any], take: Callable[[list[Any]], bool]) -> None:
         """Leave out halves, quarters, …, single parts, as long as the difference stays."""
         size = len(parts)
         while size >= 1:
             at = 0
-            while at < len(parts) and runs < SHRINK_RUNS_MAX:
+            while at < len(parts) and self._runs < SHRINK_RUNS_MAX:
                 fewer = parts[:at] + parts[at + size :]
-                if differs(build(fewer)):
+                if take(fewer):
                     parts = fewer
                 else:
                     at += size
             size //= 2
-        return parts
-
-    theirs, ours = run_pair(reference, episode, broken)
-    first = _first_difference(theirs, ours)
-    actions: list[Action] = list(episode.actions[: first + 1])
-    if not differs(replace(episode, actions=tuple(actions))):
-        actions = list(episode.actions)
-    actions = cut(actions, lambda fewer: replace(episode, actions=tuple(fewer)))
-    for number, action in enumerate(actions):
-        if isinstance(action, Chunks):
-            whole = Chunks(action.connection, (b"".join(action.pieces),))
-            if differs(replace(episode, actions=(*actions[:number], whole, *actions[number + 1 :]))):
-                action = actions[number] = whole
-            frames = _frames(action) if len(action.pieces) == 1 else list(action.pieces)
-
-            def with_frames(fewer: list[bytes], number: int = number, action: Chunks = action) -> Episode:
-                joined = (b"".join(fewer),) if len(action.pieces) == 1 else tuple(fewer)
-                return replace(episode, actions=(*actions[:number], replace(action, pieces=joined), *actions[number + 1 :]))
-
-            actions = list(with_frames(cut(frames, with_frames)).actions)
-    smallest = replace(episode, actions=tuple(actions))
-    return Difference(smallest, describe(*run_pair(reference, smallest, broken, detailed=True)))
 
 
 def _frames(action: Chunks) -> list[bytes]:
@@ -177,7 +198,9 @@ def _descend(path: tuple[object, ...], one: Any, other: Any) -> tuple[tuple[obje
     elif isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)) and len(one) == len(other):
         pairs = zip(range(len(one)), one, other, strict=True)
     elif isinstance(one, bytes) and isinstance(other, bytes) and min(len(one), len(other)) > 400:
-        at = next((at for at in range(min(len(one), len(other))) if one[at] != other[at]), min(len(one), len(other)))
+        at = next(
+            (at for at in range(min(len(one), len(other))) if one[at] != other[at]), min(len(one), len(other))
+        )
         return (*path, f"byte {at}"), one[max(0, at - 40) : at + 60], other[max(0, at - 40) : at + 60]
     for key, left, right in pairs:
         if left != right:

@@ -138,7 +138,9 @@ class SendSide(Broker):
 
     def __init__(self, setup: episodes.Setup, folder: Path, clock: LoopClock) -> None:
         limits = ConnectionLimits(
-            in_flight_max=setup.in_flight_max, write_buffer_high=setup.write_buffer_high, outgoing_max=setup.outgoing_max
+            in_flight_max=setup.in_flight_max,
+            write_buffer_high=setup.write_buffer_high,
+            outgoing_max=setup.outgoing_max,
         )
         settings = BrokerSettings(
             store_path_root_dir=folder, broker_ip1=setup.ip, listen_port=setup.port, http_port=0, region_id=setup.region, trace_on=setup.trace_on,
@@ -157,13 +159,15 @@ class SendSide(Broker):
 
     async def open(self) -> None:
         """Start, and have the topics of episodes."""
-        with mock.patch.object(os, "getpid", lambda: PROCESS_ID):
+        with mock.patch.object(os, "getpid", return_value=PROCESS_ID):
             await self.start()
         for topic in TOPICS:
             if self.topics.get(topic) is None:
                 self.topics.put(TopicConfig(topic, 4, 4, 6))
         assert self._server is not None
-        self._server._handlers = {code: self._watched(handler) for code, handler in self._server._handlers.items()}
+        self._server._handlers = {
+            code: self._watched(handler) for code, handler in self._server._handlers.items()
+        }
         on_arrival = self.store.on_arrival
         assert on_arrival is not None
 
@@ -221,7 +225,8 @@ class SendSide(Broker):
         store = self.store
         log = store.log
         queues = [
-            (queue.topic, queue.queue_id, queue.next_offset, queue.last_end, queue.position, queue.min_offset) for queue in store.queues_table
+            (queue.topic, queue.queue_id, queue.next_offset, queue.last_end, queue.position, queue.min_offset)
+            for queue in store.queues_table
         ]
         return (
             (log.max_offset, log.store_timestamp, log.flushed_offset, log.min_offset),
@@ -401,7 +406,7 @@ class Run:
             transport.written.clear()
         arrived, side.arrived = side.arrived, []
         raised, side.raised = side.raised, []
-        return links, self._log(side.store), arrived, raised, max((end for end, _ in side.waiting), default=0)
+        return links, self._log(side.store), arrived, raised, bool(side.waiting)
 
     def _log(self, store: MessageStore) -> Observed:
         """The end of the log, and what is new in it."""
@@ -420,7 +425,9 @@ class Run:
 
     def _files(self) -> Mapping[str, Any]:
         return {
-            str(path.relative_to(self._folder)): path.read_bytes() if self._detailed else hashlib.blake2b(path.read_bytes(), digest_size=8).digest()
+            str(path.relative_to(self._folder)): path.read_bytes()
+            if self._detailed
+            else hashlib.blake2b(path.read_bytes(), digest_size=8).digest()
             for path in sorted(self._folder.rglob("*"))
             if path.is_file()
         }
@@ -430,7 +437,9 @@ def run_episode(episode: episodes.Episode, *, detailed: bool = False) -> Trace:
     """What the broker of this process makes of an episode; `detailed`: with bytes instead of sums of them."""
 
     async def main() -> Trace:
-        run = Run(episode, Path("store"), detailed=detailed)  # errors name it, and it must be the same for all
+        run = Run(
+            episode, Path("store"), detailed=detailed
+        )  # errors name it, and it must be the same for all
         await run.whole()
         return run.trace
 
@@ -449,7 +458,9 @@ def run_episode(episode: episodes.Episode, *, detailed: bool = False) -> Trace:
 def memory_folder() -> Iterator[Path]:
     """A folder in memory, where the machine has one: nothing here is about disks."""
     memory = Path("/dev/shm")
-    folder = Path(tempfile.mkdtemp(prefix="brokerset-sends-", dir=memory if os.access(memory, os.W_OK) else None))
+    folder = Path(
+        tempfile.mkdtemp(prefix="brokerset-sends-", dir=memory if os.access(memory, os.W_OK) else None)
+    )
     try:
         yield folder
     finally:
@@ -467,7 +478,9 @@ def silent() -> Iterator[None]:
         structlog.configure(**before)
 
 
-def served_natively(episode: episodes.Episode, reference: Trace, native: Trace) -> tuple[Counter[str], Counter[str]]:
+def served_natively(
+    episode: episodes.Episode, reference: Trace, native: Trace
+) -> tuple[Counter[str], Counter[str]]:
     """Of the sends that the reference served: how many the native path served, and how many there were, by kind.
 
     A request whose opaque was spoilt is of the kind `unknown`.

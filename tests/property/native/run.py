@@ -1,8 +1,8 @@
-"""Sends through the native core beside the pure Python path, a million chunks: `run.py [--chunks N] [--seed N]`.
+"""Sends through the native core compared with the pure Python path: `run.py [--chunks N] [--seed N]`.
 
-Both brokers get the same bytes; answers, files, counters, arrivals and errors must be the same. Without the native
-core both are pure Python, which shows that the comparison itself is sound. Every tenth episode has plain sends alone:
-of these the native path must serve its share, or this compares Python with itself.
+Both brokers get the same bytes; answers, files, counters, arrivals and errors must be the same. Without the
+native core both are pure Python, which shows that the comparison is sound. Every fourth episode has plain
+sends alone: of these the native path must serve its share, or this compares Python with itself.
 """
 
 from __future__ import annotations
@@ -13,11 +13,18 @@ import time
 from collections import Counter
 
 from brokerset_formats import native
-from brokerset_rig.send_episodes import draw_episode, draw_plain_episode
+from brokerset_rig.send_episodes import (
+    draw_crowded_episode,
+    draw_episode,
+    draw_nearly_plain_episode,
+    draw_plain_episode,
+)
 from brokerset_rig.send_reference import Reference, run_pair, shrunk
 from brokerset_rig.send_side import served_natively
 
-PLAIN_EVERY = 10
+DRAWN = (draw_plain_episode, draw_episode, draw_nearly_plain_episode, draw_crowded_episode)
+"""In turn."""
+
 SHARE_MIN = 0.3
 DIFFERENCES_MAX = 20
 
@@ -27,17 +34,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--chunks", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of the first episode")
-    parser.add_argument("--keep-going", action="store_true", help=f"report up to {DIFFERENCES_MAX} differences")
+    parser.add_argument(
+        "--keep-going", action="store_true", help=f"report up to {DIFFERENCES_MAX} differences"
+    )
     options = parser.parse_args()
-    print(f"sends: {options.chunks} chunks from seed {options.seed} on; native core {native.description}", flush=True)
+    print(f"{options.chunks} chunks, first seed {options.seed}, native core {native.description}", flush=True)
     served: Counter[str] = Counter()
     total: Counter[str] = Counter()
     plain_served = plain_total = chunks = episodes = differences = shown = 0
     with Reference() as reference:
         while chunks < options.chunks:
             seed = options.seed + episodes
-            plain = episodes % PLAIN_EVERY == 0
-            episode = draw_plain_episode(seed) if plain else draw_episode(seed)
+            draw = DRAWN[episodes % len(DRAWN)]
+            episode = draw(seed)
             episodes += 1
             chunks += episode.chunks
             theirs, ours = run_pair(reference, episode)
@@ -50,13 +59,17 @@ def main() -> int:
             of_episode, all_of_it = served_natively(episode, theirs, ours)
             served += of_episode
             total += all_of_it
-            if plain:
+            if draw is draw_plain_episode:
                 plain_served += of_episode.total()
                 plain_total += all_of_it.total()
             if chunks - shown >= options.chunks // 20:
                 shown = chunks
-                print(f"{chunks} chunks, {total.total()} sends, {differences} differences, next seed {seed + 1}", flush=True)
-    print(f"{chunks} chunks in {episodes} episodes, {total.total()} sends, {differences} differences; served by the native path:")
+                print(
+                    f"{chunks} chunks, {total.total()} sends, different: {differences}, next seed {seed + 1}",
+                    flush=True,
+                )
+    print(f"{chunks} chunks in {episodes} episodes, {total.total()} sends, {differences} differences")
+    print("served by the native path:")
     for kind, count in sorted(total.items()):
         print(f"  {kind:14} {served[kind]:9} of {count:9}")
     share = plain_served / max(1, plain_total)

@@ -29,7 +29,9 @@ def _changed(owner: Any, name: str, change: Callable[[Callable[..., Any]], Calla
     return lambda: mock.patch.object(owner, name, change(getattr(owner, name)))
 
 
-def _on_arguments(change: Callable[..., tuple[Any, ...]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _on_arguments(
+    change: Callable[..., tuple[Any, ...]],
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return lambda real: lambda *arguments, **named: real(*change(*arguments), **named)
 
 
@@ -84,7 +86,9 @@ def _unit_of_size(self: ConsumeQueue, offset: int, size: int, code: int) -> tupl
     return self, offset, size + (size > 600), code
 
 
-def _keys_of_first(self: Dispatcher, topic: str, uniq_key: Any, keys: Any, offset: int, now: int) -> tuple[Any, ...]:
+def _keys_of_first(
+    self: Dispatcher, topic: str, uniq_key: Any, keys: Any, offset: int, now: int
+) -> tuple[Any, ...]:
     return self, topic, uniq_key, keys.split(b" ")[0] if keys else keys, offset, now
 
 
@@ -115,8 +119,12 @@ BROKEN: Final[dict[str, Broken]] = {
     "the CRC is of a body's first bytes": _changed(message_store, "crc31", _crc_of_first_bytes),
     "WAIT=false waits": _changed(send, "_waits", _waits_always),
     "a unit's size is wrong for large records": _changed(ConsumeQueue, "put", _on_arguments(_unit_of_size)),
-    "the index has the first of several keys": _changed(Dispatcher, "put_index_keys", _on_arguments(_keys_of_first)),
-    "seconds of batches' index units are wrong": _changed(IndexTable, "put_many", _on_arguments(_seconds_of_file)),
+    "the index has the first of several keys": _changed(
+        Dispatcher, "put_index_keys", _on_arguments(_keys_of_first)
+    ),
+    "seconds of batches' index units are wrong": _changed(
+        IndexTable, "put_many", _on_arguments(_seconds_of_file)
+    ),
     "tags are hashed as bytes": tags_hashed_as_bytes,
     "a batch's answer has the ids without commas": _changed(
         SendReplies, "message_ids", lambda real: lambda *given: real(*given).replace(",", "")
