@@ -180,7 +180,6 @@ def draw_crowded_episode(seed: int, *, actions: int = 150) -> Episode:
     setup = replace(
         draw_setup(source),
         in_flight_max=source.choice((2, 5)),
-        write_buffer_high=source.choice((500, 3_000, 1 << 20)),
         outgoing_max=source.choice((4_000, 1 << 20)),
     )
     drawn = _draw_undisturbed(seed, source, setup, actions, FrameSource.crowding)
@@ -203,7 +202,7 @@ def _draw_undisturbed(
     *,
     frames_max: int = 20,
 ) -> Episode:
-    frames = FrameSource(source, setup.body_max)
+    frames = FrameSource(source, setup.body_max, setup.replicated or setup.sync_flush)
     drawn: list[Action] = []
     kinds: dict[int, str] = {}
     for _ in range(actions):
@@ -219,7 +218,7 @@ def draw_actions(
     seed: int, source: random.Random, setup: Setup, count: int, draw_frame: Callable[[FrameSource], Frame]
 ) -> Episode:
     """So many actions; most are bytes."""
-    frames = FrameSource(source, setup.body_max)
+    frames = FrameSource(source, setup.body_max, setup.replicated or setup.sync_flush)
     drawn: list[Action] = []
     kinds: dict[int, str] = {}
     for _ in range(count):

@@ -55,6 +55,12 @@ ODD_JSON: Final = ('"\\ud800"', '"\\ud83d\\ude00"', '"\\u0000"', "1e5", "1.0", "
                    '{"a":{"b":[1,{"c":null}]}}', "18446744073709551616", "9223372036854775807", '"\\/"', '"\\x"', "'a'", "NaN", '"' + "é" * 40 + '"')  # fmt: skip
 """JSON values, and what is none."""
 
+PERMISSIONS: Final = ("brokerPermission=4", "brokerPermission=6", "brokerPermission=6", "brokerPermission=2")
+WORDS_OF_ANSWERS: Final = (
+    "regionId=a b", 'regionId="%d"', "regionId=ü", "regionId=DefaultRegion", "traceOn=false", "traceOn=true",
+)  # fmt: skip
+"""Settings that a broker can change while it runs."""
+
 Frame = tuple[str, bytes]
 """Kind and bytes."""
 
@@ -66,6 +72,10 @@ class FrameSource:
     source: random.Random
     body_max: int
     """`maxMessageSize` of the broker: bodies are about as large at most."""
+
+    answers_wait: bool = False
+    """Whether answers are sent later than messages are stored: then the two paths tell of settings that were
+    changed meanwhile at different times."""
 
     queues: int = 4
     opaque: int = field(default=0)
@@ -355,8 +365,7 @@ class FrameSource:
             "perm": source.choice(("6", "6", "6", "4", "2", "0")), "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0",
             "order": source.choice(("false", "false", "true")), "attributes": "",
         }  # fmt: skip
-        setting = source.choice(("brokerPermission=4", "brokerPermission=6", "brokerPermission=6", "brokerPermission=2", "regionId=a b", 'regionId="%d"', "regionId=ü",
-                                 "regionId=DefaultRegion", "traceOn=false", "traceOn=true"))  # fmt: skip
+        setting = source.choice(PERMISSIONS if self.answers_wait else (*PERMISSIONS, *WORDS_OF_ANSWERS))
         whole = dict(put, readQueueNums="4", writeQueueNums="4", perm="6", order="false")
         code, ext, body = source.choice(
             (
