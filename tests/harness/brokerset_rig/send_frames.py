@@ -339,9 +339,9 @@ class FrameSource:
     def _other_request(self) -> Frame:
         """What clients send in between: pulls, heartbeats, offsets, unknown codes, answers."""
         source = self.source
-        topic, queue = source.choice(TOPICS[:3]), str(source.randrange(self.queues))
+        topic, queue = source.choice((*TOPICS[:3], *TOPICS[4:] * 3)), str(source.randrange(self.queues))
         pull = {
-            "consumerGroup": "group", "topic": topic, "queueId": queue, "queueOffset": str(source.choice((0, 1, 5, 40, 1 << 40))), "maxMsgNums": "8",
+            "consumerGroup": "group", "topic": topic, "queueId": queue, "queueOffset": str(source.choice((0, 0, 0, 1, 5, 40, 1 << 40))), "maxMsgNums": "8",
             "sysFlag": source.choice(("4", "6")), "commitOffset": "0", "suspendTimeoutMillis": "300", "subscription": source.choice(("*", "A")),
             "subVersion": "0", "expressionType": "TAG",
         }  # fmt: skip
