@@ -6,7 +6,7 @@ They stand for mistakes of a native path: each changes what the Python path of o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, Final
 from unittest import mock
 
@@ -18,10 +18,9 @@ from brokerset_broker.store.consume_queue import ConsumeQueue
 from brokerset_broker.store.dispatch import Arrivals, Dispatcher
 from brokerset_formats.hashing import java_hash
 from brokerset_formats.index_file import IndexTable
-from brokerset_formats.properties import Property
+from brokerset_formats.properties import Property, decode_properties
+from brokerset_rig.send_reference import Broken
 from brokerset_runtime.remoting import Connection
-
-Broken = Callable[[], AbstractContextManager[Any]]
 
 
 def _changed(owner: Any, name: str, change: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Broken:
@@ -38,14 +37,14 @@ def _on_arguments(
 @contextmanager
 def pop_check_kept() -> Iterator[None]:
     """The search for POP_CK is left out of what makes a send unusual: the property is stored."""
-    with mock.patch.object(send.Property, "POP_CK", "POP_CK_no"):
+    with mock.patch.object(Property, "POP_CK", "POP_CK_no"):
         yield
 
 
 @contextmanager
 def region_of_client_kept() -> Iterator[None]:
     """A client's TRACE_ON comes through."""
-    real = send.decode_properties
+    real = decode_properties
 
     def decode(raw: bytes) -> dict[str, str]:
         found = real(raw)

@@ -99,7 +99,7 @@ class FakeTransport(asyncio.Transport):
     def get_write_buffer_size(self) -> int:
         return self._unread
 
-    def write(self, data: bytes | bytearray | memoryview) -> None:  # type: ignore[override]  # typeshed has more buffers
+    def write(self, data: bytes | bytearray | memoryview) -> None:
         self.written += data
         if not self.reads:
             self._unread += len(data)
