@@ -49,7 +49,11 @@ def main() -> int:
             episode = draw(seed)
             episodes += 1
             chunks += episode.chunks
-            theirs, ours = run_pair(reference, episode)
+            try:
+                theirs, ours = run_pair(reference, episode)
+            except BaseException:  # also what Rust's panics become
+                print(f"seed {seed} of {draw.__name__} has ended in an error", flush=True)
+                raise
             if theirs.observed != ours.observed:
                 differences += 1
                 print(f"difference {differences}: {shrunk(reference, episode)}", flush=True)
