@@ -27,8 +27,9 @@ ORDER ?= Strict
 CONSUME ?= Exclusive
 DAMAGES ?= 10000
 RECORDS ?= 6000
+CHUNKS ?= 200000
 
-.PHONY: help setup lock demo generate format check lint types layers test test-long test-spark mutation interop fuzz crash chaos ordered-chaos disks histories dledger-takeover damage network-cuts failover sim coverage evidence bench bench-spark e2e e2e-processes e2e-kubernetes scale-card image image-spark chart wheel full clean
+.PHONY: help setup lock demo generate format check lint types layers test test-long test-spark send-paths mutation interop fuzz crash chaos ordered-chaos disks histories dledger-takeover damage network-cuts failover sim coverage evidence bench bench-spark e2e e2e-processes e2e-kubernetes scale-card image image-spark chart wheel full clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "%-10s %s\n", $$1, $$2}'
@@ -85,6 +86,9 @@ test-long: setup  ## tests that take seconds to a minute each, and properties wi
 
 test-spark: setup  ## those of them that read stores with Spark and its kernels
 	$(MAKE) test-long TESTS="tests/unit/spark tests/property/spark tests/integration/spark"
+
+send-paths: setup  ## sends through the native core compared with the Python path, byte for byte (CHUNKS=number)
+	python tests/property/native/run.py --chunks $(CHUNKS)
 
 mutation: setup  ## deliberate mistakes in copies of the product, each of which something must notice (MUTATIONS=n: some, others each day)
 	python -m tests.mutation.run --count $(MUTATIONS)
@@ -178,6 +182,7 @@ full: check test e2e wheel coverage evidence  ## all of it at full size
 	$(MAKE) test-long PROFILE=full
 	pytest -q -m slow tests/unit tests/property tests/scenario tests/simulation tests/integration
 	$(MAKE) sim SEEDS=10000
+	$(MAKE) send-paths CHUNKS=5000000
 	$(MAKE) mutation
 	$(MAKE) interop INTEROP=all
 	$(MAKE) fuzz FUZZ=5000000

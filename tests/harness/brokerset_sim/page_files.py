@@ -109,7 +109,7 @@ class PageFiles:
         return bytes(found)
 
 
-class _Inline(Executor):
+class Inline(Executor):
     """In place of the executors that make files ahead of their use, and flush an old log."""
 
     def __init__(self, *_: object) -> None:
@@ -162,7 +162,7 @@ def on_page_files(place: Path, hosts: dict[str, PageFiles]) -> Iterator[None]:
         mock.patch.object(MappedFile, "unlink", unlink),
         mock.patch.object(mapping, "settle", return_value=0),
         mock.patch.object(store_folder, "boot_id", boot_id),
-        mock.patch.object(message_store, "ThreadPoolExecutor", _Inline),
-        mock.patch.object(flush, "ThreadPoolExecutor", _Inline),
+        mock.patch.object(message_store, "ThreadPoolExecutor", Inline),
+        mock.patch.object(flush, "ThreadPoolExecutor", Inline),
     ):
         yield

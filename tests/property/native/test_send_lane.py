@@ -1,0 +1,123 @@
+"""Plain sends through the native core leave what the Python path leaves: answers, files, counters, errors.
+
+`run.py` does the same at full size. Where there is no native core both brokers are pure Python, which shows
+that the comparison is sound: the same episode leaves the same trace in two processes.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+from unittest import mock
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brokerset_formats import native
+from brokerset_rig.broken_sends import BROKEN
+from brokerset_rig.examples import examples
+from brokerset_rig.send_episodes import (
+    Episode,
+    draw_actions,
+    draw_episode,
+    draw_nearly_plain_episode,
+    draw_plain_episode,
+    draw_setup,
+)
+from brokerset_rig.send_frames import FrameSource
+from brokerset_rig.send_reference import Broken, Reference, run_pair, shrunk
+from brokerset_rig.send_side import served_natively
+
+EPISODES = 8
+BROKEN_EPISODES = 40
+SHARE_MIN = 0.3
+
+
+@pytest.fixture(scope="module")
+def reference() -> Iterator[Reference]:
+    with Reference() as process:
+        yield process
+
+
+def _compare(reference: Reference, episode: Episode) -> None:
+    theirs, ours = run_pair(reference, episode)
+    if theirs.observed != ours.observed:
+        pytest.fail(str(shrunk(reference, episode)))
+
+
+@pytest.mark.parametrize("seed", range(EPISODES))
+def test_every_episode_leaves_the_same_trace_on_both_paths(reference: Reference, seed: int) -> None:
+    """Unusual and spoilt requests, restarts, refusals, full disks: nobody can tell the paths apart."""
+    _compare(reference, draw_episode(seed))
+
+
+def test_plain_sends_take_the_native_path_and_leave_the_same_trace(reference: Reference) -> None:
+    """At least a third of plain sends are served natively, where there is a native core."""
+    served_of_all = sends = 0
+
+    for seed in range(4):
+        episode = draw_plain_episode(seed)
+        theirs, ours = run_pair(reference, episode)
+        assert theirs.observed == ours.observed
+        served, total = served_natively(episode, theirs, ours)
+        served_of_all += served.total()
+        sends += total.total()
+
+    assert sends > 1_000
+    assert native.core is None or served_of_all > SHARE_MIN * sends
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_requests_that_are_nearly_plain_leave_the_same_trace_on_both_paths(
+    reference: Reference, seed: int
+) -> None:
+    """What differs from a plain send in little is served by neither path as the other would not."""
+    _compare(reference, draw_nearly_plain_episode(seed))
+
+
+@pytest.mark.long
+@examples(150)
+@given(seed=st.integers(0, 2**48))
+def test_drawn_episodes_leave_the_same_trace_on_both_paths(reference: Reference, seed: int) -> None:
+    """As above, with others in each run."""
+    _compare(reference, draw_episode(seed, actions=40))
+
+
+@pytest.mark.long
+@examples(100)
+@given(source=st.randoms(use_true_random=False))
+def test_short_episodes_leave_the_same_trace_on_both_paths(
+    reference: Reference, source: random.Random
+) -> None:
+    """As above, with few frames, which Hypothesis makes as simple as a difference allows."""
+    setup = draw_setup(source)
+
+    theirs, ours = run_pair(reference, draw_actions(0, source, setup, 5, FrameSource.frame))
+
+    assert theirs.observed == ours.observed
+
+
+@contextmanager
+def _in_python(broken: Broken) -> Iterator[Any]:
+    """Something is wrong with the Python path, and nothing goes another way."""
+    with mock.patch.object(native, "core", None), broken() as entered:
+        yield entered
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broker_that_is_wrong_in_one_way_is_found(reference: Reference, name: str) -> None:
+    """The comparison notices each mistake that a native path could make."""
+
+    def broken() -> AbstractContextManager[Any]:
+        return _in_python(BROKEN[name])
+
+    for seed in range(BROKEN_EPISODES):
+        theirs, ours = run_pair(reference, draw_episode(seed), broken)
+        if theirs.observed != ours.observed:
+            return
+
+    pytest.fail(f"{BROKEN_EPISODES} episodes have not shown that {name}")
