@@ -29,8 +29,9 @@ FOLLOWING = "this broker is a slave at the moment: its master sends what is to b
 ROOM_RETRY_S = 1.0
 """How long dispatching waits for space on the disk before it tries again."""
 
-GATHER_S = 0.002
-"""How long few received bytes wait for more before they are dispatched: a step costs what ten records do."""
+GATHER_S = 0.005
+"""How long few received bytes wait for more before they are dispatched: a step, and telling everybody of it,
+costs what twenty records do."""
 
 GATHER_BYTES_MAX = 64 * 1024
 """So many bytes do not wait."""

@@ -88,7 +88,8 @@ class FollowerParts:
 
 
 class _AcknowledgingLog:
-    """The log as a link sees it: what is received is acknowledged once in a turn of the loop."""
+    """The log as a link sees it: what is received is acknowledged, and the link writes that once in a turn of
+    reading, before the records are dispatched."""
 
     def __init__(self, inner: ReplicaLog, on_received: Callable[[int], None]) -> None:
         self._inner = inner
@@ -96,8 +97,8 @@ class _AcknowledgingLog:
         self.room = inner.room
 
     def received(self, size: int) -> None:
-        self._on_received(size)  # so that the acknowledgement goes before the records are dispatched
         self._inner.received(size)
+        self._on_received(size)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -431,7 +432,7 @@ class Follower:
             session.heard_at = loop.time()
             if self._rate is not None:
                 self._rate.add(size, session.heard_at)
-            self._acknowledge_soon(session)
+            self._acknowledge(session)
 
         receiving = cast(ReplicaLog, _AcknowledgingLog(self._log, on_received))
         link.receive_into(receiving, lambda header: self._on_header(session, change, header))
