@@ -387,6 +387,10 @@ class AckDecoder:
 
     def feed(self, data: Buffer) -> Ack | None:
         """The last acknowledgement that `data` completes: each one covers those before it."""
+        if len(data) == ACK_SIZE and not self._rest:  # as nearly always
+            state, value = _ACK.unpack(data)
+            if state == STATE_TRANSFER and value >= 0:
+                return Ack(value)
         if self._rest:
             data = self._rest + bytes(data)
         position, offset = 0, -1

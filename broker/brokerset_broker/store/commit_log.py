@@ -24,9 +24,6 @@ and four messages fill it. Steps are small, because a page made ahead may be wri
 CALLS_STEP_BYTES = 64 * 1024 * 1024
 """How far the limit is ahead of a writer that needs no pages made."""
 
-RECEIVE_WARM_MAX = 32 * 1024 * 1024
-"""The same for bytes from a master: the step grows up to this while making pages does not keep up."""
-
 PREPARE_AT = 0.5
 """Part of a file that is written when the next one is made, in a thread."""
 
@@ -45,7 +42,6 @@ class CommitLog(LogCursor):
         "_executor",
         "_file",
         "_warm_end",
-        "_warm_step",
         "_warming",
         "files",
         "flushed_offset",
@@ -59,7 +55,6 @@ class CommitLog(LogCursor):
         self._file: MappedFile | None = None
         self._by_calls = False
         self._warm_end = 0
-        self._warm_step = WARM_STEP_BYTES
         self._warming: Future[bool] | None = None
         self.flushed_offset = 0
         """Everything below is on disk."""
@@ -105,7 +100,6 @@ class CommitLog(LogCursor):
         self.store_timestamp = store_timestamp
         self.limit = -1
         self._file = None
-        self._warm_step = WARM_STEP_BYTES
         self._warming = None
         self.map = memoryview(bytearray())
         self.write_to(None)
@@ -143,28 +137,23 @@ class CommitLog(LogCursor):
             self.max_offset = file.end
             file = following
             self._enter(file, self.max_offset)
-        self._look_ahead(file, self.max_offset, self.max_offset + size, warms=not self._by_calls)
+        self._look_ahead(file, self.max_offset, self.max_offset + size)
 
-    def receive_room(self, offset: int, size: int) -> memoryview:
-        """Writable memory for up to `size` bytes from `offset`, the end of what was received.
+    def receiving_file(self, offset: int) -> MappedFile:
+        """The file for bytes from `offset` on, the end of what was received.
 
-        It ends with the file. Behind `max_offset` only one may write: who receives, or who appends. OSError
-        when the disk has no space; nothing has changed then.
+        OSError when the disk has no space; nothing has changed then. Behind `max_offset` only one may
+        write: who receives, or who appends.
         """
-        file = self._file
-        if file is None or not file.start <= offset < file.end:
-            file = self.files.find(offset)
-            if file is None:
-                assert not self.files.files or self.files.end == offset, "files of the log have no gaps"
-                file = self.files.add(offset)
-            self._enter(file, offset)
-            self.limit = -1
-        if offset + size > self.limit:
-            if self._warming is not None and not self._warming.done():
-                self._warm_step = min(2 * self._warm_step, RECEIVE_WARM_MAX)
-            self._look_ahead(file, offset, min(offset + size, file.end), warms=True)
-        begin = offset - file.start
-        return self.map[begin : begin + size]
+        file = self.files.find(offset)
+        if file is None:
+            assert not self.files.files or self.files.end == offset, "files of the log have no gaps"
+            file = self.files.add(offset)
+        if file.reserved < file.size:
+            self.files.reserve(file, file.size)
+        if self._executor is not None and offset - file.start >= file.size * PREPARE_AT:
+            self.files.prepare_next(self._executor)
+        return file
 
     def _enter(self, file: MappedFile, offset: int) -> None:
         if file.reserved < file.size:
@@ -176,15 +165,15 @@ class CommitLog(LogCursor):
             self.write_to(str(file.path))
         self._warm_end = offset
 
-    def _look_ahead(self, file: MappedFile, offset: int, end: int, *, warms: bool) -> None:
-        """Have pages (`warms`) and the next file made in time, and set the limit to where to look again."""
-        step = self._warm_step if warms else CALLS_STEP_BYTES
+    def _look_ahead(self, file: MappedFile, offset: int, end: int) -> None:
+        """Have pages and the next file made in time, and set the limit to where to look again."""
+        step = CALLS_STEP_BYTES if self._by_calls else WARM_STEP_BYTES
         last = file.end - BLANK_SIZE_MIN
         self.limit = min(last, max(end, offset + step))
         if self._executor is None:
             return
         warm_end = min(self.limit + step, file.end)
-        if warms and warm_end > self._warm_end:
+        if not self._by_calls and warm_end > self._warm_end:
             begin = max(self._warm_end, offset) - file.start
             self._warming = self._executor.submit(mapping.populate, file.map, begin, warm_end - file.start)
             self._warm_end = warm_end

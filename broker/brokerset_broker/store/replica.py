@@ -13,6 +13,7 @@ from brokerset_broker.store.log_recovery import DAMAGED_FOLDER, keep_behind
 from brokerset_broker.store.log_sources import LogSources
 from brokerset_broker.store.message_store import MessageStore
 from brokerset_broker.store.observer import StoreObserver
+from brokerset_broker.store.received_bytes import ReceivedBytes
 from brokerset_broker.store.receiving import ReceivedRecords, Step
 from brokerset_broker.store.recovery import scan
 from brokerset_broker.store.removal import Removal, finish_removal
@@ -28,8 +29,9 @@ FOLLOWING = "this broker is a slave at the moment: its master sends what is to b
 ROOM_RETRY_S = 1.0
 """How long dispatching waits for space on the disk before it tries again."""
 
-GATHER_S = 0.002
-"""How long few received bytes wait for more before they are dispatched: a step costs what ten records do."""
+GATHER_S = 0.005
+"""How long few received bytes wait for more before they are dispatched: a step, and telling everybody of it,
+costs what twenty records do."""
 
 GATHER_BYTES_MAX = 64 * 1024
 """So many bytes do not wait."""
@@ -49,6 +51,7 @@ class StoreReplicaLog(ReplicaLog, StoreObserver):
         self._store = store
         self._log = store.log
         self._records = ReceivedRecords(store.log, store.queues_table, store.dispatcher, store.arrivals)
+        self._bytes = ReceivedBytes(store.log)
         self._sources = LogSources(store.log)
         self._following = False
         self._received_end = 0
@@ -120,7 +123,8 @@ class StoreReplicaLog(ReplicaLog, StoreObserver):
 
     def confirm(self, offset: int, *, partial: bool = False) -> None:
         self._store.confirmation.confirm(offset, partial=partial)
-        self._advance()
+        if not self._gathering:  # else it counts when what is gathered has been dispatched, in a moment
+            self._advance()
 
     def on_confirmed(self, listener: Callable[[int], None]) -> None:
         self._on_confirmed.append(listener)
@@ -207,6 +211,7 @@ class StoreReplicaLog(ReplicaLog, StoreObserver):
             except ReplicaLogFailed as failure:
                 log.warning("received bytes are left to the next start", reason=str(failure))
         self._sources.close()
+        self._bytes.close()
 
     # -- leading ------------------------------------------------------------------------------------------
 
@@ -215,6 +220,7 @@ class StoreReplicaLog(ReplicaLog, StoreObserver):
         assert self.received_end == self._log.max_offset, "finish what was received before you lead"
         if self._following:
             self._following = False
+            self._bytes.close()
             self._log.begin_at(self._log.max_offset, self._log.store_timestamp)
             self._store.confirmation.forget_targets()
         self._store.lead()
@@ -265,21 +271,34 @@ class StoreReplicaLog(ReplicaLog, StoreObserver):
         self._store.follow(FOLLOWING)
 
     def room(self, size: int) -> memoryview:
-        """Writable memory for the next bytes, straight in the file. Raises `ReplicaLogFailed`."""
+        """Writable memory for the next bytes, until `received` or `room` is called. `ReplicaLogFailed`."""
         self._check_following()
         try:
-            return self._log.receive_room(self._received_end, size)
+            return self._bytes.room(self._received_end, size)
         except OSError as error:
-            raise ReplicaLogFailed(
-                f"no room for the commit log in {self._log.files.folder}: {error.strerror}; "
-                "free some disk space"
-            ) from error
+            raise self._no_space(error) from error
+
+    def _no_space(self, error: OSError) -> ReplicaLogFailed:
+        return ReplicaLogFailed(
+            f"no room for the commit log in {self._log.files.folder}: {error.strerror}; free some disk space"
+        )
 
     def received(self, size: int) -> None:
-        """`size` bytes of what `room` gave are in; whole records among them are dispatched soon."""
+        """`size` bytes of what `room` gave are in; whole records among them are dispatched soon.
+
+        Raises `ReplicaLogFailed` if the disk does not take them.
+        """
         assert self._following, "bytes are received by a log that follows"
         assert not self._changing, "nothing is received while the log is being truncated"
-        self._received_end += size
+        try:
+            written = self._bytes.write(self._received_end, size)
+        except OSError as error:
+            raise self._no_space(error) from error
+        self._received_end += written
+        if written < size:
+            raise ReplicaLogFailed(
+                f"the disk took {written} of {size} bytes of the log; free some disk space"
+            )
         loop = self._store.loop
         if (
             loop is None
@@ -314,11 +333,15 @@ class StoreReplicaLog(ReplicaLog, StoreObserver):
 
     def _slice(self) -> None:
         self._scheduled, self._gathering = None, False
-        if not self._following or self._changing or self._store.abandoned:
+        if not self._following or self._store.abandoned:
             return
-        if self._dispatch():
+        before = self._log.max_offset
+        more = not self._changing and self._dispatch()
+        if self._log.max_offset == before:
+            self._advance()  # what was confirmed meanwhile
+        if more:
             self._schedule()
-        elif self._no_room is not None:
+        elif self._no_room is not None and not self._changing:
             self._schedule(ROOM_RETRY_S)
 
     def _dispatch(self) -> bool:
@@ -351,6 +374,7 @@ class StoreReplicaLog(ReplicaLog, StoreObserver):
     async def finish_received(self) -> int:
         if self._following:
             await self._alone(self._finish())
+            self._advance()
         return self._log.max_offset
 
     async def _finish(self) -> None:
@@ -504,6 +528,7 @@ class StoreReplicaLog(ReplicaLog, StoreObserver):
         self._store.confirmation.truncate(offset)
         self._store.update_readable_end()
         self._sources.close()
+        self._bytes.close()
 
     async def _remove(self, removal: Removal) -> None:
         """Change the files. When the disk fails now, only the next start can finish what was begun."""

@@ -9,6 +9,7 @@ import pytest
 
 from brokerset_broker.member.ha.leader import NEWER_PROCESS_SECONDS, REPLICAS_KNOWN_MAX
 from brokerset_broker.member.ha.links import LinkClosed
+from brokerset_broker.store.errors import PutStatus
 from brokerset_broker.store.replica_log import ReplicaLogFailed
 from brokerset_protocol.ha_packets import Ack, MasterHandshake, PeerIdentity, SlaveHandshake, TransferHeader
 from brokerset_rig.fake_group import answered, group_of
@@ -213,3 +214,20 @@ async def test_a_wrong_acknowledgement_harms_nobody_else() -> None:
         _, answer = group[1].send("a")
         await answered(answer)
         assert group.controllers.sync_state_set == {1, 2}
+
+
+async def test_an_append_is_on_its_way_when_its_turn_ends() -> None:
+    """A slave that waits for nothing but messages is sent one in the turn that appends it, by no task."""
+    async with group_of(2) as group:
+        await group.elect(1)
+        await group.in_sync(1, 2)
+        (pair,) = [pair for pair in group.network.between("1", "2") if pair.reason is None]
+        await until(lambda: not pair.slave_end.sent)
+        sent = list[bytes]()
+        group[1].log.on_appended(lambda end: sent.extend(body for _, body in pair.slave_end.sent if body))
+
+        begin = group[1].log.max_offset
+        end, answer = group[1].send("a")
+
+        assert await answered(answer) is PutStatus.PUT_OK
+        assert sent == [bytes(group[1].log.data[begin:end])]

@@ -88,7 +88,8 @@ class FollowerParts:
 
 
 class _AcknowledgingLog:
-    """The log as a link sees it: what is received is acknowledged once in a turn of the loop."""
+    """The log as a link sees it: what is received is acknowledged, and the link writes that once in a turn of
+    reading, before the records are dispatched."""
 
     def __init__(self, inner: ReplicaLog, on_received: Callable[[int], None]) -> None:
         self._inner = inner
@@ -96,8 +97,8 @@ class _AcknowledgingLog:
         self.room = inner.room
 
     def received(self, size: int) -> None:
-        self._on_received(size)  # so that the acknowledgement goes before the records are dispatched
         self._inner.received(size)
+        self._on_received(size)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -117,6 +118,10 @@ class _Session:
     full_resync: bool
     """Whether the log begins with the next packet."""
     heard_at: float
+    loop: asyncio.AbstractEventLoop
+    usual: tuple[int, int] | None = None
+    """Epoch, and where it begins, of the last packet whose epoch was checked in full: the next ones with the
+    same label differ in their offset only."""
     apart: bool = False
     """Whether it follows as a learner because it may not join the in-sync set yet."""
     is_first: bool = True
@@ -285,6 +290,7 @@ class Follower:
                 answer = await link.shake_hands(hello)
             master = self._check(answer, own, change, is_ours=target.is_ours)
             full_resync = await self._agree(master, answer.max_offset, own, change)
+            loop = asyncio.get_running_loop()
             session = _Session(
                 link,
                 change.epoch,
@@ -292,8 +298,9 @@ class Follower:
                 master,
                 answer.max_offset,
                 full_resync,
-                asyncio.get_running_loop().time(),
-                apart,
+                loop.time(),
+                loop,
+                apart=apart,
             )
             self._known = (change, target) if target.is_ours else None
             await self._receive(session, change)
@@ -425,7 +432,7 @@ class Follower:
             session.heard_at = loop.time()
             if self._rate is not None:
                 self._rate.add(size, session.heard_at)
-            self._acknowledge_soon(session)
+            self._acknowledge(session)
 
         receiving = cast(ReplicaLog, _AcknowledgingLog(self._log, on_received))
         link.receive_into(receiving, lambda header: self._on_header(session, change, header))
@@ -465,9 +472,16 @@ class Follower:
         if session.ended:
             raise LinkClosed("this replica stops following")
         own_log = self._log
-        now = asyncio.get_running_loop().time()
+        now = session.loop.time()
         idle = header.size == 0 and header.confirmed_offset == session.last_confirmed
         session.heard_at, session.last_confirmed = now, header.confirmed_offset
+        if (
+            session.usual == (header.epoch, header.epoch_start)
+            and header.offset == own_log.received_end
+            and header.size
+        ):
+            self._confirm(session, header)
+            return None
         if header.offset < 0:  # a Java master with an empty log: only a sign of life
             session.ack_forced = session.ack_forced or idle
             self._acknowledge_soon(session)
@@ -506,15 +520,20 @@ class Follower:
             return self._begin(session, self._start_log(session, header))
         if header.offset != own_log.received_end:
             raise LinkClosed(f"the master sends {header.offset}, this log ends at {own_log.received_end}")
-        confirmed = min(header.confirmed_offset, own_log.received_end)
-        own_log.confirm(confirmed, partial=not session.is_ours or confirmed < header.confirmed_offset)
+        self._confirm(session, header)
         if header.size == 0:
             session.ack_forced = session.ack_forced or idle
             self._acknowledge_soon(session)
         due = following.due_entries(self._parts.epochs.history, master, header.offset)
         if due:
             return self._begin(session, self._blocking(lambda: self._parts.epochs.extend(due)))
+        if header.epoch == master.last_epoch and header.offset >= header.epoch_start:
+            session.usual = header.epoch, header.epoch_start
         return None
+
+    def _confirm(self, session: _Session, header: TransferHeader) -> None:
+        confirmed = min(header.confirmed_offset, self._log.received_end)
+        self._log.confirm(confirmed, partial=not session.is_ours or confirmed < header.confirmed_offset)
 
     async def _start_log(self, session: _Session, header: TransferHeader) -> None:
         """Throw away what there is, and begin where the master's first packet begins."""
@@ -544,7 +563,7 @@ class Follower:
     def _acknowledge_soon(self, session: _Session) -> None:
         if not session.ack_is_due:
             session.ack_is_due = True
-            asyncio.get_running_loop().call_soon(self._acknowledge, session)
+            session.loop.call_soon(self._acknowledge, session)
 
     def _acknowledge(self, session: _Session) -> None:
         session.ack_is_due = False

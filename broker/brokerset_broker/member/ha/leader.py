@@ -16,7 +16,7 @@ from brokerset_broker.member.ha.links import LinkClosed, PeerRefused, SlaveLink,
 from brokerset_broker.member.ha.progress import Progress
 from brokerset_broker.member.ha.transfer import Chunk, first_offset, handshake_epochs, next_chunk
 from brokerset_broker.member.ha.views import ReplicaView
-from brokerset_broker.member.ha.waiting import Bell, Rate
+from brokerset_broker.member.ha.waiting import Begun, Bell, Rate
 from brokerset_broker.member.role import GivenBack
 from brokerset_broker.store.replica_log import ReplicaLog, ReplicaLogFailed
 from brokerset_protocol.ha_packets import (
@@ -116,8 +116,14 @@ class _Slave:
         self.first_ack: int | None = None
         self.next_offset = -1
         self.acknowledged = -1
+        self.idle = False
+        """Whether its task waits for something to send; then anybody may begin to send."""
+        self.begun: Begun | None = None
+        """What somebody else began to send, and its task is to finish."""
         self.gathers = False
         """Whether its next acknowledgement is what sending waits for."""
+        self.gathering: asyncio.TimerHandle | None = None
+        """When sending does not wait for it any longer."""
         self.last_heard = now
         self.last_sent = now
         self.sent_confirmed = -1
@@ -181,9 +187,9 @@ class Leader:
     def appended(self, end: int) -> None:
         """A turn of appends ends at `end`."""
         self.progress.appended(end, confirmed=self.alone)
-        for slave in self._slaves.values():
+        for slave in list(self._slaves.values()):
             if not slave.gathers or end - slave.next_offset >= GATHER_BYTES_MAX:
-                slave.changed.ring()
+                self._send_now(slave)
 
     def confirmed_moved(self) -> None:
         """Tell slaves soon, for their consumers."""
@@ -194,10 +200,10 @@ class Leader:
         """Wake who has not been told of what is confirmed, and gets no data."""
         self._push = None
         confirmed, now = self._log.confirmed_offset, self._loop.time()
-        for slave in self._slaves.values():
+        for slave in list(self._slaves.values()):
             if slave.is_ours and confirmed > slave.sent_confirmed:
                 if now + ROUNDING_SECONDS >= slave.last_sent + PUSH_SECONDS:
-                    slave.changed.ring()
+                    self._send_now(slave)
                 elif self._push is None and not self.closed:
                     self._push = self._loop.call_at(slave.last_sent + PUSH_SECONDS, self._push_confirmed)
 
@@ -410,6 +416,8 @@ class Leader:
             log.warning("the log cannot be sent to a slave", peer=link.peer, reason=reason)
         finally:
             del self._links[number]
+            if slave is not None and slave.begun is not None:
+                slave.begun.close()
             link.close(reason)
             if slave is not None:
                 self._gone(slave, reason)
@@ -489,7 +497,7 @@ class Leader:
             return
         slave.acknowledged = ack.offset
         if slave.gathers and ack.offset >= slave.next_offset:
-            slave.changed.ring()
+            self._send_now(slave)
         if slave.first_ack is None:
             slave.first_ack = ack.offset
             slave.changed.ring()
@@ -516,6 +524,9 @@ class Leader:
             return
         slave.ended = True
         slave.changed.ring()
+        if slave.gathering is not None:
+            slave.gathering.cancel()
+            slave.gathering = None
         del self._slaves[slave.broker_id]
         if self.closed:
             return
@@ -541,36 +552,72 @@ class Leader:
             await slave.changed.wait(deadline - self._loop.time())
         if slave.first_ack is not None:
             slave.next_offset = self._first_offset(slave, slave.first_ack)
-        while not slave.ended:
-            settings = self._parts.settings()
-            chunk = self._next_chunk(slave, settings)
-            now = self._loop.time()
-            due = slave.last_sent + _heartbeat_seconds(settings, is_ours=slave.is_ours)
-            confirmed = self._log.confirmed_offset
-            if not chunk.size:
-                if slave.is_ours and confirmed > slave.sent_confirmed:
-                    due = min(due, slave.last_sent + PUSH_SECONDS)
-                if now + ROUNDING_SECONDS < due:
-                    await slave.changed.wait(due - now)
-                    continue
-            elif (
-                chunk.size < GATHER_BYTES_MAX
-                and slave.acknowledged < slave.next_offset
-                and now + ROUNDING_SECONDS < slave.last_sent + GATHER_SECONDS
-            ):
-                slave.gathers = True
-                await slave.changed.wait(slave.last_sent + GATHER_SECONDS - now)
-                slave.gathers = False
+        while True:
+            begun, slave.begun = slave.begun, None
+            if begun is not None:
+                await begun.finish()
+            if slave.ended:
+                break
+            due = self._next_packet(slave)
+            if not isinstance(due, TransferHeader):
+                slave.idle = True
+                await slave.changed.wait(due)
+                slave.idle = False
                 continue
-            self.progress.sent(slave.broker_id, now, self._log.max_offset)
-            slave.last_sent, slave.sent_confirmed = now, confirmed
-            header = TransferHeader(chunk.offset, chunk.epoch, chunk.epoch_start, confirmed, chunk.size)
-            await slave.link.send(header, self._log)
-            slave.next_offset = chunk.end
-            slave.rate.add(chunk.size, now)
-            if chunk.size >= GATHER_BYTES_MAX:
+            await slave.link.send(due, self._log)
+            if due.size >= GATHER_BYTES_MAX:
                 await asyncio.sleep(0)
         raise LinkClosed("the connection has ended")
+
+    def _send_now(self, slave: _Slave) -> None:
+        """Send what is due without waking the slave's task, which has only what remains then."""
+        if not slave.idle or slave.ended:
+            slave.changed.ring()
+            return
+        try:
+            due = self._next_packet(slave)
+        except LinkClosed:  # the task finds the same, and ends the connection
+            slave.changed.ring()
+            return
+        if isinstance(due, TransferHeader):
+            begun = Begun(slave.link.send(due, self._log))
+            if not begun.done:
+                slave.begun, slave.idle = begun, False
+            if not begun.done or slave.next_offset < self._log.max_offset:
+                slave.changed.ring()
+        elif slave.gathers and slave.gathering is None:
+            slave.gathering = self._loop.call_later(due, self._gathered, slave)
+
+    def _gathered(self, slave: _Slave) -> None:
+        slave.gathering = None
+        if slave.gathers and not self.closed:
+            self._send_now(slave)
+
+    def _next_packet(self, slave: _Slave) -> TransferHeader | float:
+        """What is sent to a slave now, which counts as sent; or for how many seconds nothing is."""
+        settings = self._parts.settings()
+        chunk = self._next_chunk(slave, settings)
+        now = self._loop.time()
+        confirmed = self._log.confirmed_offset
+        slave.gathers = False
+        if not chunk.size:
+            due = slave.last_sent + _heartbeat_seconds(settings, is_ours=slave.is_ours)
+            if slave.is_ours and confirmed > slave.sent_confirmed:
+                due = min(due, slave.last_sent + PUSH_SECONDS)
+            if now + ROUNDING_SECONDS < due:
+                return due - now
+        elif (
+            chunk.size < GATHER_BYTES_MAX
+            and slave.acknowledged < slave.next_offset
+            and now + ROUNDING_SECONDS < slave.last_sent + GATHER_SECONDS
+        ):
+            slave.gathers = True
+            return slave.last_sent + GATHER_SECONDS - now
+        self.progress.sent(slave.broker_id, now, self._log.max_offset)
+        slave.last_sent, slave.sent_confirmed = now, confirmed
+        slave.next_offset = chunk.end
+        slave.rate.add(chunk.size, now)
+        return TransferHeader(chunk.offset, chunk.epoch, chunk.epoch_start, confirmed, chunk.size)
 
     def _first_offset(self, slave: _Slave, acknowledged: int) -> int:
         own = self._log

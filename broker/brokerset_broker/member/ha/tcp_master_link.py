@@ -1,4 +1,4 @@
-"""The slave's end of a connection: what a master sends goes straight into the log's memory."""
+"""The slave's end of a connection: what a master sends goes into memory that the log gives."""
 
 from __future__ import annotations
 
@@ -124,7 +124,8 @@ class TcpMasterLink:
             return
         self._in_turn = True
         try:
-            self._take_ahead()
+            if self._begin < self._end:
+                self._take_ahead()
             taken = 0
             while self._link.reason is None and self._waiting is None and taken < TURN_BYTES_MAX:
                 size, drained = self._receive()
@@ -186,6 +187,8 @@ class TcpMasterLink:
                 self._left -= size
                 log.received(size)
                 continue
+            if self._begin == self._end:
+                return
             header = decode_transfer_header(self._ahead[: self._end], self._begin)
             if header is None:
                 return

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import types
 from collections import deque
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, Final
 
 from brokerset_broker.store.errors import PutStatus
 
@@ -21,6 +22,7 @@ class Waiters:
     def __init__(self) -> None:
         self._waiting: deque[tuple[int, WhenDone, float]] = deque()
         self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -30,7 +32,9 @@ class Waiters:
         if len(self._waiting) >= WAITERS_MAX:
             callback(PutStatus.FLUSH_SLAVE_TIMEOUT)
             return
-        loop = asyncio.get_running_loop()
+        loop = self._loop
+        if loop is None:
+            loop = self._loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_seconds
         self._waiting.append((end, callback, deadline))
         if self._timer is None:
@@ -118,6 +122,54 @@ class Bell:
                 self._waiter = None
                 timer.cancel()
         self._rung = False
+
+
+class Begun:
+    """A coroutine that was begun outside of any task: most sends need not wait, and then they need none.
+
+    Its first step is done at once. If it waits in there, a task carries out the rest with `finish`.
+    """
+
+    __slots__ = ("_awaited", "_coroutine", "_error", "done")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        self._coroutine = coroutine
+        self._awaited: Any = None
+        self._error: Exception | None = None
+        self.done = False
+        """Whether it has returned, so that there is nothing to finish."""
+        try:
+            self._awaited = coroutine.send(None)
+        except StopIteration:
+            self.done = True
+        except Exception as error:
+            self._error = error
+
+    async def finish(self) -> None:
+        """Carry out the rest; raises what the coroutine raised."""
+        if self._error is not None:
+            raise self._error
+        if not self.done:
+            await self._rest()
+
+    def close(self) -> None:
+        """Give up what is not finished."""
+        self._coroutine.close()
+
+    @types.coroutine
+    def _rest(self) -> Generator[Any, Any, None]:
+        awaited = self._awaited
+        thrown: BaseException | None = None
+        while True:
+            try:
+                yield awaited
+            except BaseException as error:
+                thrown = error
+            try:
+                awaited = self._coroutine.send(None) if thrown is None else self._coroutine.throw(thrown)
+            except StopIteration:
+                return
+            thrown = None
 
 
 class Rate:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import functools
 import os
 from collections.abc import Callable, Coroutine, Iterator
@@ -320,6 +321,55 @@ def test_a_wrong_record_stops_the_following(replicas: Replicas, position: int) -
     assert (follower.max_offset, follower.acknowledged_end) == (first, first)
     with pytest.raises(ReplicaLogFailed):
         follower.room(10)
+
+
+def test_a_disk_that_takes_no_more_counts_what_it_took(
+    replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a chunk that is written in part the part counts and the link is told; the rest comes again later."""
+    leader, follower = replicas.open("leader"), replicas.open("follower")
+    follower.follow()
+    whole = bytes(leader.view(0, append(leader)))
+    taken = [100]
+
+    def full(descriptor: int, data: memoryview, position: int) -> int:
+        if not taken:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return os.pwritev(descriptor, [data[: taken.pop()]], position)
+
+    follower.room(len(whole))[:] = whole
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        with pytest.raises(ReplicaLogFailed, match="took 100 of"):
+            follower.received(len(whole))
+        assert follower.received_end == 100
+        follower.room(10)
+        with pytest.raises(ReplicaLogFailed, match="No space left"):
+            follower.received(10)
+    assert (follower.received_end, follower.acknowledged_end, follower.max_offset) == (100, 100, 0)
+    rest = whole[100:]
+    follower.room(len(rest))[:] = rest
+    follower.received(len(rest))
+
+    assert follower.max_offset == len(whole)
+    assert bytes(follower.view(0, len(whole))) == whole
+
+
+@on_loop
+async def test_what_is_confirmed_while_bytes_are_gathered_is_not_lost(replicas: Replicas) -> None:
+    """It counts when they are dispatched, at the latest when what was received is finished."""
+    leader, follower = replicas.open("leader"), replicas.open("follower")
+    store_of(follower).start()
+    follower.follow()
+    first = append(leader)
+    second = append(leader)
+    send(leader, follower, until=second)
+    follower.confirm(first)
+    assert follower.confirmed_offset == 0
+
+    await follower.finish_received()
+
+    assert (follower.max_offset, follower.confirmed_offset) == (second, first)
 
 
 def test_a_lost_page_in_the_middle_of_properties_stops_the_following(replicas: Replicas) -> None:

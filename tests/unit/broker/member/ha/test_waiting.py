@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from brokerset_broker.member.ha import waiting
-from brokerset_broker.member.ha.waiting import Bell, BothDone, Rate, Waiters
+from brokerset_broker.member.ha.waiting import Begun, Bell, BothDone, Rate, Waiters
 from brokerset_broker.store.errors import PutStatus
 
 pytestmark = pytest.mark.virtual
@@ -96,3 +96,76 @@ async def test_a_bell_wakes_in_time_or_when_rung() -> None:
     assert loop.time() == 6
     await bell.wait(5)
     assert loop.time() == 11
+
+
+async def test_what_need_not_wait_is_done_when_it_has_begun() -> None:
+    """A coroutine that returns without waiting has done all of its work, and no task is needed."""
+    done = list[str]()
+
+    async def work() -> None:
+        done.append("all")
+
+    begun = Begun(work())
+
+    assert begun.done
+    assert done == ["all"]
+    await begun.finish()
+
+
+async def test_a_task_finishes_what_was_begun() -> None:
+    """What waits goes on in the task that finishes it, and its error is raised there."""
+    loop = asyncio.get_running_loop()
+    first, second = loop.create_future(), loop.create_future()
+    steps = list[str]()
+
+    async def work() -> None:
+        await first
+        steps.append("first")
+        await second
+        steps.append("second")
+        raise OSError("gone")
+
+    begun = Begun(work())
+    task = asyncio.create_task(begun.finish())
+    assert not begun.done
+    first.set_result(None)
+    await asyncio.sleep(1)
+    assert steps == ["first"]
+    second.set_result(None)
+
+    with pytest.raises(OSError, match="gone"):
+        await task
+    assert steps == ["first", "second"]
+
+
+async def test_an_error_of_the_first_step_is_raised_by_the_task() -> None:
+    """Whoever begins does not have to deal with errors."""
+
+    async def work() -> None:
+        raise OSError("gone")
+
+    begun = Begun(work())
+
+    assert not begun.done
+    with pytest.raises(OSError, match="gone"):
+        await begun.finish()
+
+
+async def test_what_was_begun_hears_of_a_cancellation() -> None:
+    """The coroutine cleans up when the task that finishes it is cancelled, or when it is given up."""
+    ended = list[str]()
+
+    async def work(name: str) -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            ended.append(name)
+
+    task = asyncio.create_task(Begun(work("cancelled")).finish())
+    await asyncio.sleep(1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    Begun(work("given up")).close()
+
+    assert ended == ["cancelled", "given up"]
