@@ -1,7 +1,8 @@
 """The broker as an application: it builds the parts from the settings and runs them in order.
 
 `Broker` can live inside another process or a test: it keeps no global state and touches no signals.
-`command_line` is the process of its own.
+`command_line` is the process of its own. What only some brokers need is loaded by those alone: the part in a
+group of either kind, the client of Kubernetes, HTTP.
 """
 
 from __future__ import annotations
@@ -17,11 +18,7 @@ import structlog
 
 from brokerset_broker.live_settings import LiveSettings
 from brokerset_broker.member.alone import Alone
-from brokerset_broker.member.dledger.ledger_member import LedgerMember, LedgerParts
-from brokerset_broker.member.dledger.member_port import MemberPort, TcpMemberPort
-from brokerset_broker.member.group_member import GroupMember, MemberLog, MemberParts
 from brokerset_broker.member.role import Role, RoleState
-from brokerset_broker.outside.kubernetes.master_pointer import MasterPointer, MasterSlice
 from brokerset_broker.outside.name_servers import Registrar
 from brokerset_broker.requests.admin import AdminProcessor
 from brokerset_broker.requests.admission import Admission
@@ -50,7 +47,6 @@ from brokerset_broker.services.delay import DelayService
 from brokerset_broker.services.role_services import RoleServices
 from brokerset_broker.store.delay_levels import DelayLevels
 from brokerset_broker.store.errors import PutStatus
-from brokerset_broker.store.ledger_store import LedgerStore
 from brokerset_broker.store.message_store import MessageStore
 from brokerset_broker.store.old_log import close_old_log
 from brokerset_broker.store.queries import StoreQueries
@@ -80,7 +76,12 @@ if TYPE_CHECKING:
     from aiohttp import web
     from prometheus_client import CollectorRegistry
 
+    from brokerset_broker.member.dledger.ledger_member import LedgerMember, LedgerParts
+    from brokerset_broker.member.dledger.member_port import MemberPort
+    from brokerset_broker.member.group_member import GroupMember, MemberLog
+    from brokerset_broker.outside.kubernetes.master_pointer import MasterPointer
     from brokerset_broker.outside.metrics import MetricSources
+    from brokerset_broker.store.ledger_store import LedgerStore
 
 log = structlog.get_logger(__name__)
 
@@ -127,6 +128,8 @@ class Broker:
         self._lane: SendLane | None = None
         self.member: GroupMember | None = None
         """The broker's part in its group, in controller mode."""
+        self.ledger: LedgerMember | None = None
+        """The broker's part in its DLedger group."""
         self._part: GroupMember | LedgerMember | Alone | None = None
         self.port = 0
         """The port of the remoting protocol, once started."""
@@ -318,19 +321,30 @@ class Broker:
             await leave_log(self._source, self._tables, self._stamp(), asyncio.to_thread)
             changes = FileChanges(self._tables, lambda: self.store.max_offset)
             return Alone(self.settings.broker_id, changes, self.services)
-        if isinstance(self.store, LedgerStore):
+        if self.settings.enable_dledger_commit_log:
+            from brokerset_broker.member.dledger.member_port import TcpMemberPort
+
             self._load()
-            return self._ledger_member(self.store, TcpMemberPort(group_socket))
+            return self._ledger_member(TcpMemberPort(group_socket))
+        from brokerset_broker.member.group_member import MemberLog
+
         log_of_member = MemberLog(self.store)  # a store that is replicated is opened as such
         self._load()
         self.member = self._member(log_of_member, group_socket)
         return self.member
 
-    def _ledger_member(self, store: LedgerStore, port: MemberPort) -> LedgerMember:
+    def _ledger_member(self, port: MemberPort) -> LedgerMember:
         """The broker as a member of its DLedger group, on the loaded store."""
-        return LedgerMember(self._ledger_parts(store), port)
+        from brokerset_broker.member.dledger.ledger_member import LedgerMember
+        from brokerset_broker.store.ledger_store import LedgerStore
+
+        assert isinstance(self.store, LedgerStore), "a DLedger's member has a store of that kind"
+        self.ledger = LedgerMember(self._ledger_parts(self.store), port)
+        return self.ledger
 
     def _ledger_parts(self, store: LedgerStore) -> LedgerParts:
+        from brokerset_broker.member.dledger.ledger_member import LedgerParts
+
         return LedgerParts(
             live=self.live,
             store=store,
@@ -346,6 +360,8 @@ class Broker:
 
     def _member(self, log_of_member: MemberLog, ha_socket: socket.socket) -> GroupMember:
         """The broker as a member of its group, on the loaded store."""
+        from brokerset_broker.member.group_member import GroupMember, MemberParts
+
         return GroupMember(
             MemberParts(
                 live=self.live,
@@ -363,6 +379,13 @@ class Broker:
             ha_socket,
         )
 
+    def _empty_store(self) -> MessageStore:
+        if not self.settings.enable_dledger_commit_log:
+            return MessageStore(self.settings, self.clock)
+        from brokerset_broker.store.ledger_store import LedgerStore
+
+        return LedgerStore(self.settings, self.clock)
+
     def _role_taken(self, role: RoleState) -> None:
         self.topics.state_version = role.epoch
 
@@ -372,8 +395,7 @@ class Broker:
     def _build(self) -> None:
         settings, clock = self.settings, self.clock
         self.live = LiveSettings(settings)
-        kind = LedgerStore if settings.enable_dledger_commit_log else MessageStore
-        self.store = kind(settings, clock)
+        self.store = self._empty_store()
         self.admission = Admission(settings.broker_ip1, settings.broker_permission)
         self.levels = DelayLevels.parse(settings.message_delay_level)
         self.topics = TopicManager(self.live, clock)
@@ -431,6 +453,8 @@ class Broker:
         namespace, _, name = settings.master_endpoint_slice.partition("/")
         if not name or not (settings.enable_controller_mode or settings.enable_dledger_commit_log):
             return None
+        from brokerset_broker.outside.kubernetes.master_pointer import MasterPointer, MasterSlice
+
         return MasterPointer(
             MasterSlice(namespace, name),
             pod=os.environ.get("POD_NAME", "") or socket.gethostname(),
@@ -635,7 +659,7 @@ class Broker:
             admission=self.admission, parked_pulls=self.parked_pulls, stats=self.stats,
             traffic=self.traffic, registrar=self.registrar, connections=self, member=self.member,
             ordered=self.ordered, ordered_counters=self.ordered_counters,
-            ledger=self._part if isinstance(self._part, LedgerMember) else None,
+            ledger=self.ledger,
         )  # fmt: skip
 
     def _metrics(self) -> CollectorRegistry:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from brokerset_spec.dledger_members import member_id
 from brokerset_spec.manifest_parts import rule
 from brokerset_spec.problems import Problem
 from brokerset_spec.set_parts import DLEDGER, Controllers, Replication
 
 LEDGER_REPLICAS: Final = (3, 5)
 """Sizes of a group: one broker more does not let one more of them fail."""
-
-IN_SYNC_BYTES: Final = 4 * 1024 * 1024
-"""A follower that lacks at most so much of the leader's log counts as in sync: under load all lack some."""
 
 FIXED_REPLICAS: Final = "members of a DLedger group cannot be added or taken away, as in RocketMQ"
 """Why the number of brokers cannot be changed."""
@@ -124,8 +122,3 @@ def _config_problems(replicas: int, config: Mapping[str, bool | int | float | st
         if one and one not in members:
             reason = f"{one!r} is none of the members {', '.join(members)}"
             yield Problem("spec.config.preferredLeaderId", reason, "name one of these, or leave it out")
-
-
-def member_id(number: int) -> str:
-    """Id of a broker in its DLedger group, by the number of its process."""
-    return f"n{number}"

@@ -9,7 +9,8 @@ from typing import Any, Final, Literal
 
 from brokerset_spec.broker_settings import RECORD_EXTRA_BYTES, BrokerSettings
 from brokerset_spec.controller_settings import ControllerSettings
-from brokerset_spec.dledger_mode import FIXED_REPLICAS, FIXED_REPLICAS_ADVICE, member_id
+from brokerset_spec.dledger_members import member_id
+from brokerset_spec.dledger_mode import FIXED_REPLICAS, FIXED_REPLICAS_ADVICE
 from brokerset_spec.local_ports import (
     HA_PORT_OFFSET,
     NAMESRV_PORT,

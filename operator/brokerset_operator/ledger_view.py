@@ -24,7 +24,7 @@ from brokerset_protocol.bodies.controllers import GroupState
 from brokerset_protocol.bodies.queues import KVTable
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.headers.controller import SwitchOverResponse
-from brokerset_spec.dledger_mode import IN_SYNC_BYTES, member_id
+from brokerset_spec.dledger_members import IN_SYNC_BYTES, member_id
 from brokerset_spec.set_parts import DLEDGER
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from brokerset_operator.model import names
 from brokerset_operator.resources.set_facts import NewObject, SetFacts
 from brokerset_spec.broker_settings import RECORD_EXTRA_BYTES, BrokerSettings
-from brokerset_spec.dledger_mode import member_id
+from brokerset_spec.dledger_members import member_id
 from brokerset_spec.manifest import value_text_of
 from brokerset_spec.plan import LOCAL_LOG_FILE_BYTES
 from brokerset_spec.setting_fields import value_text

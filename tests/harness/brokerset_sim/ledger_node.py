@@ -88,7 +88,7 @@ class SimBroker(Broker):
 
     async def _take_part(self, group_socket: socket.socket | None) -> GroupMember | LedgerMember | Alone:
         self._load()
-        return self._ledger_member(self.store, SimMemberPort(self._node, self._process))
+        return self._ledger_member(SimMemberPort(self._node, self._process))
 
     def _ledger_parts(self, store: LedgerStore) -> LedgerParts:
         dice = random.Random(self._node.world.random_for(f"broker {self._process.name}").random())

@@ -56,7 +56,7 @@ from brokerset_protocol.headers.controller import BrokerIdentityAnswer
 from brokerset_runtime.clock import Clock
 from brokerset_runtime.disk import RealDisk
 from brokerset_runtime.remoting import Connection, ConnectionClosed, Handler, RequestTimeout
-from brokerset_spec.dledger_mode import IN_SYNC_BYTES
+from brokerset_spec.dledger_members import IN_SYNC_BYTES
 
 log = structlog.get_logger(__name__)
 

@@ -14,7 +14,7 @@ from brokerset_operator.ledger_view import (
     members_of,
 )
 from brokerset_protocol.bodies.controllers import GroupState
-from brokerset_spec.dledger_mode import IN_SYNC_BYTES
+from brokerset_spec.dledger_members import IN_SYNC_BYTES
 
 LIVE: dict[str, Any] = {
     "metadata": {"name": "orders", "namespace": "shop"},
