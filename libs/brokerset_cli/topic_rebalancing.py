@@ -138,13 +138,14 @@ async def _takes_topics(admin: Admin, address: str) -> bool:
 
 async def _spread(admin: Admin, each: Rebalance, masters: Mapping[str, str]) -> None:
     """Make a topic on the groups that lack it; its consumer groups first, whose members may come at once."""
-    source = masters[next(iter(each.before))]
     consumers = [name for name in await admin.groups_of_topic(each.topic) if not names.is_system_group(name)]
-    known = set(await admin.groups(address=source))
+    known = {
+        name: masters[group] for group in each.before for name in await admin.groups(address=masters[group])
+    }
     for group in each.missing:
         there = set(await admin.groups(address=masters[group]))
         for name in consumers:
             if name in known and name not in there:
-                await admin.create_group(await admin.group_config(name, source), address=masters[group])
+                await admin.create_group(await admin.group_config(name, known[name]), address=masters[group])
         await admin.create_topic(as_new(each.config), address=masters[group])
     await admin.wait_for_route(each.topic, write_queues=sum(each.after.values()))
