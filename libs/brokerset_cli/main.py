@@ -16,7 +16,7 @@ COMMANDS: Final = {
     "up": ("brokerset_cli.up:up", "Run a BrokerSet on this machine."),
     "down": ("brokerset_cli.down:down", "Stop what `up` runs."),
     "status": ("brokerset_cli.status:status", "Show processes, controllers, replicas and what is wrong."),
-    "topic": ("brokerset_cli.topics:topic", "Create, list, describe and delete topics."),
+    "topic": ("brokerset_cli.topics:topic", "Create, list, describe, rebalance and delete topics."),
     "subject": (
         "brokerset_cli.subjects:subject",
         "Create, scale, list, describe and delete ordered subjects.",

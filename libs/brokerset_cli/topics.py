@@ -1,7 +1,8 @@
-"""`brokerset topic`: create, list, describe, delete."""
+"""`brokerset topic`: create, list, describe, rebalance, delete."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -9,7 +10,16 @@ import click
 
 from brokerset_cli.client_session import Cluster, cluster_options
 from brokerset_cli.options import at_cluster_option, json_option, number_option, yes_option
-from brokerset_cli.output import CommandFailed, camel_name, counted, write_columns, write_json, write_names
+from brokerset_cli.output import (
+    CommandFailed,
+    camel_json,
+    camel_name,
+    counted,
+    write_columns,
+    write_json,
+    write_names,
+)
+from brokerset_cli.topic_rebalancing import Rebalance, is_made_by_clients, own_topics, rebalance_topics
 from brokerset_client.admin import Admin
 from brokerset_client.errors import TopicNotFound
 from brokerset_formats import names
@@ -25,7 +35,7 @@ QUEUES_MAX: Final = 1024
 
 @click.group()
 def topic() -> None:
-    """Create, list, describe and delete topics."""
+    """Create, list, describe, rebalance and delete topics."""
 
 
 @topic.command()
@@ -84,15 +94,7 @@ def list_topics(with_system: bool, cluster: Cluster, as_json: bool) -> None:
         if with_system:
             return found
         info = await admin.cluster_info()
-        own = {*info.broker_addr_table, *info.cluster_addr_table}
-        own |= {names.reply_topic(cluster) for cluster in info.cluster_addr_table}
-        return [
-            name
-            for name in found
-            if not names.is_system_topic(name, own)
-            and not names.is_retry_topic(name)
-            and not names.is_dlq_topic(name)
-        ]
+        return [name for name in found if is_made_by_clients(name, own_topics(info))]
 
     found = cluster.administer(work)
     empty = "There are no topics. Make one: brokerset topic create NAME"
@@ -143,6 +145,64 @@ def describe(name: str, cluster: Cluster, as_json: bool) -> None:
         },
     )
     click.echo(f"\nConsumer groups: {', '.join(found['groups']) or 'none'}")
+
+
+@topic.command(short_help="Give topics queues on broker groups that were added.")
+@click.argument("chosen", nargs=-1, metavar="[NAME]...")
+@click.option("--all", "every", is_flag=True, help="All topics but those that brokers make for themselves.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
+@at_cluster_option
+@yes_option
+@cluster_options
+@json_option
+def rebalance(
+    chosen: tuple[str, ...],
+    every: bool,
+    dry_run: bool,
+    at_cluster: str | None,
+    yes: bool,
+    cluster: Cluster,
+    as_json: bool,
+) -> None:
+    """Make topics on the broker groups that lack them, so that all groups share their messages.
+
+    A topic gets the settings and queues that it has elsewhere, and its consumer groups their settings.
+    Messages that are stored stay where they are. To do it again is harmless. Topics that promise an order
+    within queues are refused, as their keys would go to other queues.
+    """
+    if bool(chosen) == every:
+        raise click.UsageError("name topics, or give --all")
+
+    def confirm(number: int) -> None:
+        if not yes:
+            click.confirm(
+                f"Give {counted(number, 'topic')} more queues? A producer that chooses a queue by a key will "
+                "choose another one for most keys; orderly consumers may then handle newer messages of a key "
+                "before older ones.",
+                abort=True,
+                err=as_json,
+            )
+
+    async def work(admin: Admin) -> list[Rebalance]:
+        return await rebalance_topics(admin, chosen, at_cluster, None if dry_run else confirm)
+
+    found = cluster.administer(work)
+    if as_json:
+        write_json(camel_json(found))
+        return
+    columns: dict[str, Callable[[Rebalance], object]] = {
+        "topic": lambda each: each.topic,
+        "queues now" if dry_run else "queues before": lambda each: _queues(each.before),
+        "queues to be" if dry_run else "queues now": lambda each: _queues(each.after),
+        "note": lambda each: each.refusal or None,
+    }
+    write_columns(found, columns, empty="There are no topics.")
+    if not any(each.missing for each in found):
+        click.echo("\nNothing to do: every group that takes new topics has them.")
+
+
+def _queues(of: Mapping[str, int]) -> str:
+    return ", ".join(f"{group} {number}" for group, number in of.items())
 
 
 @topic.command()

@@ -17,6 +17,7 @@ from brokerset_cli.options import data_option, number_option
 from brokerset_cli.output import fail, write_columns
 from brokerset_cli.processes import free_port, port_holder, port_is_free
 from brokerset_cli.running import Run, controllers_with_data, run_set, write_settings
+from brokerset_runtime.cores import usable_cores
 from brokerset_runtime.files import write_atomically
 from brokerset_runtime.supervision import STILL_STARTING_SECONDS
 from brokerset_spec.local_ports import (
@@ -208,6 +209,7 @@ def make_plan(manifest: BrokerSet, folder: DataFolder, host: str, wanted: PortWi
             ),
             host=host,
             with_data=with_data,
+            cores=usable_cores(),
         )
     except PlanRefused as error:
         fail(error.reason, error.advice)

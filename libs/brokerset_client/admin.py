@@ -24,6 +24,7 @@ from brokerset_protocol import headers
 from brokerset_protocol.bodies import properties_text
 from brokerset_protocol.bodies.connections import ConsumerConnection, ConsumerRunningInfo, ProducerConnection
 from brokerset_protocol.bodies.queues import GroupList, KVTable, MessageQueue, ResetOffsetBody, TopicList
+from brokerset_protocol.bodies.registration import TopicConfigTable
 from brokerset_protocol.bodies.routes import ClusterInfo, TopicRouteData
 from brokerset_protocol.bodies.stats import ConsumeStats, OffsetWrapper, TopicOffset, TopicStats
 from brokerset_protocol.codes import RequestCode, ResponseCode
@@ -112,6 +113,11 @@ class Admin(InstanceUser):
         """All topics that the name server knows, system topics among them."""
         answer = await self.instance.ask_name_server(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
         return sorted(readable(TopicList.from_json, answer.body).topic_list)
+
+    async def topic_configs(self, address: str) -> Mapping[str, TopicConfig]:
+        """GET_ALL_TOPIC_CONFIG (21): all topics of one broker, by name, with their settings."""
+        answer = await self._ask(address, RequestCode.GET_ALL_TOPIC_CONFIG)
+        return readable(TopicConfigTable.from_json, answer).topics
 
     async def topic_route(self, topic: str) -> TopicRouteData:
         """Where the topic is. Raises `TopicNotFound`."""
@@ -216,11 +222,11 @@ class Admin(InstanceUser):
         )
         return readable(_group_config, body)
 
-    async def groups(self, cluster: str | None = None) -> list[str]:
-        """The names of all groups of the masters of a cluster, or of all."""
+    async def groups(self, cluster: str | None = None, *, address: str | None = None) -> list[str]:
+        """The names of all groups of the masters of a cluster, or of all, or of one broker."""
         found: set[str] = set()
-        for address in await self._targets(cluster, None):
-            body = await self._ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        for target in await self._targets(cluster, address):
+            body = await self._ask(target, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
             found.update(readable(_group_names, body))
         return sorted(found)
 

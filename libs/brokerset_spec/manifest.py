@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import ConfigDict, Field, JsonValue
+from pydantic import ConfigDict, Field, JsonValue, WithJsonSchema
 
 from brokerset_spec.broker_settings import NAME_PATTERN, BrokerSettings
 from brokerset_spec.dledger_mode import LEDGER_RULES, check_dledger
 from brokerset_spec.external_access import External, check_external
+from brokerset_spec.group_count import AUTO, AUTO_ELSEWHERE
 from brokerset_spec.manifest_parts import (
     API_VERSION,
     GROUPS_MAX,
@@ -178,11 +180,22 @@ class Spec(Part):
     """RocketMQ cluster name. Cannot be changed."""
 
     groups: Annotated[
-        int,
-        Field(ge=1, le=GROUPS_MAX, json_schema_extra={"default": None, **page("number of names, else 1")}),
+        Annotated[int, Field(ge=1, le=GROUPS_MAX)] | Literal["auto"],
+        # The API server takes numbers only, as autoscalers read and write the field.
+        WithJsonSchema({"type": "integer", "minimum": 1, "maximum": GROUPS_MAX}),
+        Field(
+            json_schema_extra={
+                "default": None,
+                **page("number of names, else 1", f"1 to {GROUPS_MAX}, with `brokerset up` also `auto`"),
+            }
+        ),
     ] = 1
     """Number of broker groups: as many as brokerNames lists, else 1. More are added, fewer are drained and
-    then removed."""
+    then removed.
+
+    A broker uses one core, so groups are what uses more of them. `auto`, with `brokerset up` only, takes as
+    many as the machine has cores for, and keeps that number.
+    """
 
     broker_names: Annotated[
         tuple[BrokerName, ...],
@@ -271,8 +284,13 @@ class BrokerSet(Part):
 
     @property
     def broker_names(self) -> tuple[str, ...]:
-        """Name of each group, in order."""
-        return self.spec.broker_names or tuple(f"{self.metadata.name}-{n}" for n in range(self.spec.groups))
+        """Name of each group, in order; with `groups: auto` that of the first, which there is in any case."""
+        number = 1 if self.spec.groups == AUTO else self.spec.groups
+        return self.spec.broker_names or tuple(f"{self.metadata.name}-{n}" for n in range(number))
+
+    def with_groups(self, number: int) -> BrokerSet:
+        """The same set with so many groups."""
+        return self.model_copy(update={"spec": self.spec.model_copy(update={"groups": number})})
 
     @property
     def is_dledger(self) -> bool:
@@ -314,17 +332,20 @@ def default_manifest(name: str = "brokerset") -> BrokerSet:
 
 
 def read_manifest_text(text: str) -> BrokerSet:
-    """Read a manifest from YAML or JSON; raises `ManifestError`."""
+    """Read a manifest for this machine from YAML or JSON; raises `ManifestError`.
+
+    `groups: auto` means something here, as `plan_local` knows the machine.
+    """
     try:
         document = read_yaml(text)
     except YamlProblem as error:
         problem = Problem("", f"the text cannot be read as YAML: {error}", "correct the text")
         raise ManifestError([problem]) from None
-    return read_manifest(document)
+    return _LOCAL_READER.read(document)
 
 
 def read_manifest(document: object) -> BrokerSet:
-    """Check a manifest that was read from YAML, JSON or the Kubernetes API; raises `ManifestError`.
+    """Check a manifest that was read from the Kubernetes API; raises `ManifestError`.
 
     A field that is null counts as left out, as it does for the Kubernetes API.
     """
@@ -332,6 +353,12 @@ def read_manifest(document: object) -> BrokerSet:
 
 
 def check_manifest(manifest: BrokerSet) -> list[Problem]:
+    """Return what is wrong with a well-shaped manifest on Kubernetes, where a set knows no cores."""
+    elsewhere = [Problem("spec.groups", *AUTO_ELSEWHERE)] if manifest.spec.groups == AUTO else []
+    return [*elsewhere, *check_local_manifest(manifest)]
+
+
+def check_local_manifest(manifest: BrokerSet) -> list[Problem]:
     """Return what is wrong with a well-shaped manifest: contradictions, settings, what is not served."""
     return [
         *_contradictions(manifest),
@@ -471,6 +498,7 @@ _READER: Final = ManifestReader(
     check=check_manifest,
     complete=put_name,
 )
+_LOCAL_READER: Final = replace(_READER, check=check_local_manifest)
 
 
 assert NAME_PATTERN.pattern in BROKER_NAME_SHAPE, "two places say what a broker name looks like"

@@ -11,6 +11,7 @@ from brokerset_spec.broker_settings import RECORD_EXTRA_BYTES, BrokerSettings
 from brokerset_spec.controller_settings import ControllerSettings
 from brokerset_spec.dledger_members import member_id
 from brokerset_spec.dledger_mode import FIXED_REPLICAS, FIXED_REPLICAS_ADVICE
+from brokerset_spec.group_count import AUTO, auto_note, choose_groups
 from brokerset_spec.local_ports import (
     HA_PORT_OFFSET,
     NAMESRV_PORT,
@@ -21,6 +22,7 @@ from brokerset_spec.local_ports import (
     PortWishes,
 )
 from brokerset_spec.manifest import BrokerSet
+from brokerset_spec.manifest_parts import GROUPS_MAX
 from brokerset_spec.namesrv_settings import NamesrvSettings
 from brokerset_spec.plan_notes import (
     FROM_SCRATCH_JOINED_NOTE,
@@ -173,6 +175,7 @@ def plan_local(
     wishes: PortWishes | None = None,
     host: str = "127.0.0.1",
     with_data: Collection[int] | None = None,
+    cores: int = 1,
 ) -> LocalPlan:
     """Return what to run for `manifest` under the folder `data`, listening on `host`.
 
@@ -180,7 +183,8 @@ def plan_local(
     for them there; the others take the next free ones. Controllers never change theirs, brokers take those of
     the last time when they are free. `with_data` has the numbers of the controllers whose folders hold data:
     one that has served and has none is left out, as its votes are forgotten; when none has any, they start
-    from scratch.
+    from scratch. `groups: auto` chooses by `cores`, which this machine lets the set use, unless it has chosen
+    before.
     Raises `PortsTaken`, `PlanRefused`.
     """
     if manifest.spec.controllers.ref is not None:
@@ -188,8 +192,17 @@ def plan_local(
             "spec.controllers.ref: on one machine a set cannot use the controllers of another one",
             "leave controllers out of the manifest: this set then runs its own",
         )
+    notes = []
+    if manifest.spec.groups == AUTO:
+        replicas = manifest.spec.replicas
+        memory = choose_groups(
+            manifest.metadata.name, memory, cores=cores, replicas=replicas, most=GROUPS_MAX
+        )
+        manifest = manifest.with_groups(memory.auto_groups)
+        notes = [note for note in [auto_note(memory, cores=cores, replicas=replicas)] if note is not None]
     planner = _Planner(manifest, data, host, wishes or PortWishes(), is_free)
-    return planner.plan(memory, with_data)
+    plan = planner.plan(memory, with_data)
+    return replace(plan, notes=(*notes, *plan.notes))
 
 
 class _Planner:

@@ -168,6 +168,8 @@ def _path(location: Location) -> str:
     parts = [str(part) for part in location]
     if parts[:2] == ["spec", "config"]:
         parts = parts[:3]  # the rest names members of the union of allowed types
+    if parts[-1:] in (["constrained-int"], ["literal['auto']"]):
+        parts.pop()  # likewise, of `spec.groups`
     return ".".join(parts)
 
 

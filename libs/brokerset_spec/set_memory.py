@@ -107,6 +107,9 @@ class SetMemory:
     """By name of the process: where the other members of its DLedger group reach a broker. Their stores know
     it, so it never changes."""
 
+    auto_groups: int = 0
+    """How many groups `groups: auto` has chosen; 0 while it never has."""
+
     @property
     def under_own_controllers(self) -> bool:
         """Whether the brokers belong to the set's own controllers."""
@@ -173,6 +176,7 @@ class SetMemory:
             "mode": self.mode,
             "namesrvPort": self.namesrv_port,
             "ledgerPorts": dict(self.ledger_ports),
+            "autoGroups": self.auto_groups,
         }
 
     @classmethod
@@ -209,6 +213,7 @@ class SetMemory:
             mode=str(value.get("mode", CONTROLLER)),
             namesrv_port=int(value.get("namesrvPort", 0)),
             ledger_ports={str(name): int(port) for name, port in value.get("ledgerPorts", {}).items()},
+            auto_groups=int(value.get("autoGroups", 0)),
         )
 
 

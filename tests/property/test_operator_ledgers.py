@@ -61,9 +61,9 @@ class LedgerSchedule(Schedule):
 
     def check_converged(self) -> None:
         """Everything is as the manifest says, and is said to be."""
-        world, spec = self.world, self.world.manifest.spec
+        world = self.world
         what = f"seed {self.seed}: {world.status.get('conditions')}\n{self.last}"
-        wanted = {f"{NAME}-{n}": self.members for n in range(spec.groups)}
+        wanted = {f"{NAME}-{n}": self.members for n in range(len(world.manifest.broker_names))}
         wanted[names.namesrv_set(NAME)] = 2
         assert {name: found["spec"]["replicas"] for name, found in world.sets.items()} == wanted, what
         pods = {f"{name}-{n}" for name, count in wanted.items() for n in range(count)}

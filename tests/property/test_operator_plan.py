@@ -418,7 +418,7 @@ class Schedule:
         world = self.world
         spec = world.manifest.spec
         what = f"seed {self.seed}: {world.status.get('conditions')}\n{self.last}"
-        wanted = {f"{NAME}-{n}": spec.replicas for n in range(spec.groups)}
+        wanted = {f"{NAME}-{n}": spec.replicas for n in range(len(world.manifest.broker_names))}
         wanted[names.controller_set(NAME)] = spec.controllers.replicas
         assert {name: found["spec"]["replicas"] for name, found in world.sets.items()} == wanted, what
         pods = {f"{name}-{n}" for name, count in wanted.items() for n in range(count)}

@@ -6,9 +6,11 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from brokerset_spec.broker_settings import BrokerSettings
 from brokerset_spec.controller_settings import ControllerSettings
-from brokerset_spec.manifest import BrokerSet, read_manifest
+from brokerset_spec.manifest import BrokerSet, read_manifest, read_manifest_text
 from brokerset_spec.plan import LocalPlan, PortWishes, plan_local
 from brokerset_spec.set_memory import SetMemory
 
@@ -18,7 +20,9 @@ NEW = SetMemory(uid="u1")
 
 def manifest_of(**spec: Any) -> BrokerSet:
     head = {"apiVersion": "brokerset.io/v1alpha1", "kind": "BrokerSet", "metadata": {"name": "orders"}}
-    return read_manifest({**head, "spec": spec})
+    local = spec.get("groups") == "auto"
+    document = {**head, "spec": spec}
+    return read_manifest_text(orjson.dumps(document).decode()) if local else read_manifest(document)
 
 
 def plan_of(
@@ -29,6 +33,7 @@ def plan_of(
     wishes: PortWishes | None = None,
     host: str = "127.0.0.1",
     with_data: Collection[int] | None = None,
+    cores: int = 1,
 ) -> LocalPlan:
     return plan_local(
         manifest or manifest_of(),
@@ -38,6 +43,7 @@ def plan_of(
         wishes=wishes,
         host=host,
         with_data=with_data,
+        cores=cores,
     )
 
 
