@@ -137,9 +137,9 @@ evidence: setup  ## what a decision says about another library, shown on that li
 
 bench: setup  ## ours with and without the native core next to Java, in pairs (BENCH=smoke|small|full; smoke: one broker of ours, pure Python)
 	python -m tests.bench.run --size $(BENCH) $(if $(filter smoke,$(BENCH)),--sides python)
-	python tests/bench/controller.py --size $(if $(filter full,$(BENCH)),full,small --only ours) --out build/bench-controller.json
+	python tests/bench/controller.py --size $(if $(filter full,$(BENCH)),full,small --only ours)
 ifeq ($(BENCH),full)
-	python tests/bench/replication.py --size full
+	python tests/bench/replication.py --size full --parts catch-up,floors
 	python tests/bench/dledger.py --size full
 	python tests/bench/failover.py --runs 20
 else

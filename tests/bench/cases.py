@@ -16,8 +16,11 @@ LOG_FILE_BYTES = 256 << 20
 
 BODY = 1024
 E2E_RATE = 1000
-E2E_RECORD_BYTES = BODY + 180
-"""About what a message of the end-to-end cases takes in the log; it decides only when the roll comes."""
+RECORD_OVERHEAD_BYTES = 180
+"""About what a message takes in the log besides its body; it decides only when the roll comes."""
+
+END_SLACK_BYTES = 256 << 10
+"""Two tenths of a second of the end-to-end cases."""
 
 FLOOR_SECONDS = 0.5
 
@@ -115,16 +118,24 @@ def e2e_new_topic(running: Running, context: Context) -> Run:
     return end_to_end(generator.new_topic(running.server.port, "e2e"), running, context)
 
 
+def write_until(running: Running, context: Context, end: int, body: int) -> None:
+    """Bring the log to this end or just before it, with batches; how long a record is shows only then."""
+    server = running.server
+    while (left := end - generator.log_end(server.port)) > END_SLACK_BYTES:
+        flags = {
+            "size": body,
+            "count": max(1, left // (body + RECORD_OVERHEAD_BYTES)),
+            "window": 4,
+            "batch": 8,
+        }
+        context.load.answer(server.address, "send", generator.new_topic(server.port, "filler"), flags)
+
+
 def e2e_after_load(running: Running, context: Context) -> Run:
     """Right after gigabytes were written, while the disk still writes them back."""
     topic = backlog(running, context)
-    begun = generator.log_end(running.server.port)
-    while (written := generator.log_end(running.server.port) - begun) < context.size.load_bytes:
-        count = max(1, (context.size.load_bytes - written) // (4096 + 120))
-        flags = {"size": 4096, "count": count, "window": 16, "batch": 8}
-        context.load.answer(
-            running.server.address, "send", generator.new_topic(running.server.port, "load"), flags
-        )
+    end = generator.log_end(running.server.port)
+    write_until(running, context, end + context.size.load_bytes, 4 * BODY)
     return end_to_end(topic, running, context)
 
 
@@ -133,14 +144,12 @@ def e2e_over_roll(running: Running, context: Context) -> Run:
     topic = backlog(running, context)
     port = running.server.port
     seconds = max(2.0, context.size.seconds)
-    before_roll = int(E2E_RATE * seconds / 2) * E2E_RECORD_BYTES
+    before_roll = int(E2E_RATE * seconds / 2) * (BODY + RECORD_OVERHEAD_BYTES)
     end = generator.log_end(port)
     target = (end // LOG_FILE_BYTES + 1) * LOG_FILE_BYTES - before_roll
     if target < end:
         target += LOG_FILE_BYTES
-    filler = generator.new_topic(port, "filler")
-    flags = {"size": BODY, "count": max(1, (target - end) // (BODY + 160)), "window": 4, "batch": 32}
-    context.load.answer(running.server.address, "send", filler, flags)
+    write_until(running, context, target, BODY)
     begun = generator.log_end(port) // LOG_FILE_BYTES
     run = end_to_end(topic, running, context)
     rolled = generator.log_end(port) // LOG_FILE_BYTES > begun
