@@ -139,17 +139,15 @@ coverage: setup  ## which lines of raft and controller run under simulation; at 
 evidence: setup  ## what a decision says about another library, shown on that library's own code (needs the package index)
 	python tests/evidence/raftos.py
 
-bench: setup  ## against Java RocketMQ in one run (BENCH=smoke|small|full; smoke: ours only, without replication, of which small measures ours)
-	python tests/bench/run.py $(if $(filter smoke,$(BENCH)),--size small --only ours,--size $(BENCH))
+bench: setup  ## ours with and without the native core next to Java, in pairs (BENCH=smoke|small|full; smoke: one broker of ours, pure Python)
+	python -m tests.bench.run --size $(BENCH) $(if $(filter smoke,$(BENCH)),--sides python)
+	python tests/bench/controller.py --size $(if $(filter full,$(BENCH)),full,small --only ours)
 ifeq ($(BENCH),full)
-	python tests/bench/replication.py --size full
+	python tests/bench/replication.py --size full --parts catch-up,floors
 	python tests/bench/dledger.py --size full
 	python tests/bench/failover.py --runs 20
-else ifeq ($(BENCH),small)
-	python tests/bench/replication.py --size small --only ours
-	@echo "not measured here: Java's replication and failover; \`make bench BENCH=full\` does"
 else
-	@echo "not measured here: replication, and all of Java; \`make bench BENCH=full\` does"
+	@echo "not measured here: failover, DLedger, and controllers of Java; \`make bench BENCH=full\` does"
 endif
 
 bench-spark: setup  ## kernels and jobs on generated stores, beside cp (BENCH=small|full; small: one process, one run each)

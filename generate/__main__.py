@@ -10,7 +10,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from generate import compatibility_page, crds, monitoring_files, reference_pages, settings_page, statements
+from generate import (
+    benchmarks_page,
+    compatibility_page,
+    crds,
+    monitoring_files,
+    reference_pages,
+    settings_page,
+    statements,
+)
+from tests.bench import history
 
 ROOT: Final = Path(__file__).parents[1]
 
@@ -29,6 +38,9 @@ def files() -> Mapping[Path, str]:
     found[page] = compatibility_page.renewed((ROOT / page).read_text(encoding="utf-8"))
     page = docs / "ordered.md"
     found[page] = statements.renewed((ROOT / page).read_text(encoding="utf-8"))
+    page = docs / "benchmarks.md"
+    records = history.read(ROOT / history.FILE)
+    found[page] = benchmarks_page.renewed((ROOT / page).read_text(encoding="utf-8"), records)
     return found
 
 

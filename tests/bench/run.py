@@ -1,175 +1,318 @@
-"""Our broker and Java's, one after the other in one run, through the load generator of `tests/peers`.
+"""Our broker next to Java's, and next to itself without its native core, in pairs of runs: `python -m tests.bench.run`.
 
-`run.py [--size small|full] [--out FILE] [--only ours|java]` prints a table with the ratio of each figure and the goal. Only the ratios
-mean something: both brokers had the same machine, the same hour, the same load. Then the controllers (`controller.py`). Exit status 1 only
-if an answer was wrong.
+Each case is run on one side after the other, in `--rounds` rounds that begin with another side each; what counts is the
+median of the ratios of a round, and their spread. Before each case the machine must be quiet; while a case runs, what
+others use is measured, and shown when it is more than 5 % of a core. `--against PATH` and `--with KEY=VALUE` add another
+checkout and other settings; with `--sides native --against PATH` two commits of ours are compared. `--record` keeps the
+results in `docs/benchmarks/history.jsonl`, from which `make generate` makes the page. Exit status 1 if an answer was wrong,
+or if `--strict` was given and others use the machine; nothing is judged by time.
 """
 
 from __future__ import annotations
 
-import json
+import argparse
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-from brokerset_rig import stack
-from brokerset_rig.measuring import arguments, makes, markdown, middle, ratio, shown, wrong_answers
+from tests.bench import history, priority, quiet, replicas, report, sides
+from tests.bench.cases import BROKER_CASES, LOADED_CASES, Case, Context, Size
+from tests.bench.generator import Generator, Run, WrongAnswer, new_topic
+from tests.bench.goals import FLOOR
+from tests.bench.quiet import Observation, Patience
+from tests.bench.sides import Running, Side
 
-PEERS_BENCH = stack.PEERS / "bench"
-SMALL_CASES = "send-1k-sync1,send-1k-sync64,send-1k-4x64,send-1k-batch32,pull-1k,e2e-1k"
-STOLEN_CORES_MAX = 0.1
-"""Above this the table says so: a virtual machine whose host is busy measures its host."""
-SYNC_CASES = "send-1k-sync1,send-1k-sync16,send-1k-sync64,send-1k-batch32"
+from brokerset_formats import native
+from brokerset_rig import stack, stores
+from brokerset_rig.measuring import memory_mib
 
+GIB = 1 << 30
+SIZES = {
+    "smoke": Size(rounds=1, seconds=1.0, warm=0.2, backlog=50_000, load_bytes=GIB // 4),
+    "small": Size(rounds=1, seconds=2.5, warm=0.5, backlog=300_000, load_bytes=GIB),
+    "full": Size(rounds=5, seconds=4.0, warm=1.0, backlog=500_000, load_bytes=4 * GIB),
+}
+GROUPS = ("start", "broker", "loaded", "replicas", "slave")
+WAIT_SECONDS = 20.0
+"""How long the machine may take to become quiet."""
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One line of the table: where its figure is, and what the design asks of the ratio."""
+TRIES = 2
+"""Runs of a case on a side in one round, when others disturb them; the quietest counts."""
 
-    label: str
-    entry: str
-    read: Callable[[dict[str, Any]], float | None]
-    unit: str
-    goal: str
-    good: Callable[[float], bool]
+THAW_SECONDS = 0.2
+"""What a process that stood still has to catch up with."""
 
-
-def rate(entry: dict[str, Any]) -> float | None:
-    return middle(entry, "perSecond")
-
-
-def cpu(entry: dict[str, Any]) -> float | None:
-    """Microseconds of server CPU for each message."""
-    cores, per_second = middle(entry, "serverCores"), rate(entry)
-    return cores / per_second * 1e6 if cores and per_second else None
+IDLE_SECONDS = 2.0
 
 
-def loaded(entry: dict[str, Any]) -> float | None:
-    memory = entry.get("memoryAfter")
-    return float(memory[0]["anonMiB"]) if memory else None
+class Bench:
+    """One run of everything that was asked for."""
 
-
-def at_least(ratio: float) -> Callable[[float], bool]:
-    return lambda value: value >= ratio
-
-
-def at_most(ratio: float) -> Callable[[float], bool]:
-    return lambda value: value <= ratio
-
-
-ROWS = [
-    Row("send 1 KB, one at a time", "async/send-1k-sync1", rate, "/s", "≥ 2 ×", at_least(2)),
-    Row("… p50", "async/send-1k-sync1", lambda e: middle(e, "p50ms"), "ms", "", at_most(1)),
-    Row("send 1 KB, window 16", "async/send-1k-sync16", rate, "/s", "", at_least(1)),
-    Row("send 1 KB, window 64", "async/send-1k-sync64", rate, "/s", "", at_least(1)),
-    Row("send 1 KB, 4 connections × 64", "async/send-1k-4x64", rate, "/s", "≥ 2 ×", at_least(2)),
-    Row("… CPU for each message", "async/send-1k-4x64", cpu, "µs", "≤ 1/2", at_most(0.5)),
-    Row("send 100 B, window 64", "async/send-100b-sync64", rate, "/s", "", at_least(1)),
-    Row("send in batches of 32 × 1 KB", "async/send-1k-batch32", rate, "/s", "≥ 1.2 ×", at_least(1.2)),
-    Row("… CPU for each message", "async/send-1k-batch32", cpu, "µs", "≤ 1/2", at_most(0.5)),
-    Row("send in batches of 32 × 100 B", "async/send-100b-batch32", rate, "/s", "", at_least(1)),
-    Row("raw pull 1 KB", "async/pull-1k", rate, "/s", "≥ 1 ×", at_least(1)),
-    Row("… CPU for each message", "async/pull-1k", cpu, "µs", "≤ 1/2", at_most(0.5)),
-    Row("end to end at 1,000/s, p50", "async/e2e-1k", lambda e: middle(e, "p50ms"), "ms", "≤ 0.5 ms", at_most(0.5)),
-    Row("… p99", "async/e2e-1k", lambda e: middle(e, "p99ms"), "ms", "≤ 1 ×", at_most(1)),
-    Row("SYNC_FLUSH, one at a time", "sync/send-1k-sync1", rate, "/s", "", at_least(1)),
-    Row("SYNC_FLUSH, window 16", "sync/send-1k-sync16", rate, "/s", "", at_least(1)),
-    Row("SYNC_FLUSH, window 64", "sync/send-1k-sync64", rate, "/s", "", at_least(1)),
-    Row("SYNC_FLUSH, batches of 32", "sync/send-1k-batch32", rate, "/s", "", at_least(1)),
-    Row("anonymous memory, idle", "start", lambda e: middle(e, "anonMiB"), "MiB", "≤ 1/6", at_most(1 / 6)),
-    Row("anonymous memory, loaded", "async/send-1k-4x64", loaded, "MiB", "≤ 1/8", at_most(1 / 8)),
-    Row("start to first acknowledged send", "start", lambda e: middle(e, "firstAnswerMs"), "ms", "≤ 1/8", at_most(1 / 8)),
-]  # fmt: skip
-
-
-def throughput(
-    server: stack.Server, out: Path, name: str, size: str, cases: str | None, prewarm: float
-) -> None:
-    command = [sys.executable, str(PEERS_BENCH / "throughput.py"), "--broker", server.address, "--pids", str(server.pid),
-               "--name", name, "--out", str(out), "--prewarm", str(prewarm)]  # fmt: skip
-    if size == "small":
-        command += ["--runs", "1", "--seconds", "3", "--warm", "1", "--backlog", "300000"]
-    if cases:
-        command += ["--cases", cases]
-    subprocess.run(command, check=True)
-
-
-def start_time(server: stack.Server, out: Path, name: str, size: str) -> None:
-    env = {**os.environ, **server.environment}
-    runs = ["--runs", "1", "--rest", "3"] if size == "small" else ["--runs", "5"]
-    store = server.folder / "broker-0"
-    subprocess.run(
-        [sys.executable, str(PEERS_BENCH / "start.py"), "--kind", "broker", "--address", server.address, *runs,
-         "--clean", str(store), "--name", name, "--out", str(out), "--", *server.command],
-        check=True, env=env,
-    )  # fmt: skip
-
-
-def measure(who: str, flush: str, out: Path, size: str) -> None:
-    """Every figure of one broker (`ours` or `java`) with one way of flushing (`async` or `sync`)."""
-    os.environ.setdefault("BROKER_HEAP", "2g")
-    name_server = stack.our_namesrv if who == "ours" else stack.java_namesrv
-    broker = stack.our_broker if who == "ours" else stack.java_broker
-    prewarm = 2.0 if who == "ours" else (6.0 if size == "small" else 12.0)
-    cases = (SMALL_CASES if size == "small" else None) if flush == "async" else SYNC_CASES
-    with stack.Workspace("bench") as folder:
-        ports = stack.free_ports(2, below=2)
-        settings = {"flushDiskType": f"{flush.upper()}_FLUSH"}
-        with name_server(folder, ports[0]) as namesrv:
-            if flush == "async":
-                start_time(broker(folder, ports[1], namesrv.address, settings), out, f"{who}/start", size)
-            with broker(folder, ports[1], namesrv.address, settings) as server:
-                throughput(server, out, f"{who}/{flush}", size, cases, prewarm)
-
-
-def stolen(entry: dict[str, Any] | None) -> float:
-    """Cores that the hypervisor took away while this was measured."""
-    return (middle(entry, "stolenCores") or 0.0) if entry else 0.0
-
-
-def table(results: dict[str, Any]) -> str:
-    rows = []
-    for row in ROWS:
-        ours_entry, java_entry = results.get(f"ours/{row.entry}"), results.get(f"java/{row.entry}")
-        ours = row.read(ours_entry) if ours_entry else None
-        java = row.read(java_entry) if java_entry else None
-        if ours is None:
-            continue
-        judged = ours if row.goal.endswith("ms") else ours / java if java else None
-        verdict = (
-            "" if judged is None or not row.goal else ("reached" if row.good(judged) else "**not reached**")
+    def __init__(self, options: argparse.Namespace, measured: Sequence[Side], size: Size) -> None:
+        self.options = options
+        self.sides = list(measured)
+        self.size = size
+        self.patience = Patience(options.wait, options.strict)
+        self.load = Generator(stores.loadgen(), priority.GENERATOR_CORE if options.pin else None)
+        self.observed: dict[str, list[Observation]] = {}
+        self.failed: list[str] = []
+        self.record = history.new_record(
+            asdict(size),
+            {side.name: described(side) for side in measured},
+            measured[0].name,
+            priority.description(permitted(), options.pin),
         )
-        taken = (stolen(java_entry), stolen(ours_entry))
-        disturbed = f"{taken[0]:.2f}, {taken[1]:.2f}" if max(taken) > STOLEN_CORES_MAX else ""
-        measured = (shown(java, row.unit), shown(ours, row.unit), ratio(ours, java))
-        rows.append((row.label, *measured, row.goal, verdict, disturbed))
-    columns = ("what", "Java", "ours", "ours / Java", "goal", "", "cores stolen from Java, from ours")
-    return markdown(columns, rows, texts=(0, 4, 5, 6))
+
+    def ordered(self, number: int) -> list[Side]:
+        """The sides in the order of this round: none is always the first after something else."""
+        first = number % len(self.sides)
+        return self.sides[first:] + self.sides[:first]
+
+    def run(self) -> None:
+        """Every group of cases in every round."""
+        groups = {"start": self.starts, "broker": self.brokers, "loaded": self.loaded, "replicas": self.groups,
+                  "slave": self.slaves}  # fmt: skip
+        for number in range(self.size.rounds):
+            for name in self.options.groups:
+                begun = time.monotonic()
+                groups[name](number)
+                print(f"round {number + 1}: {name} took {time.monotonic() - begun:.0f} s", flush=True)
+
+    def observe(self, case: str, side: Side, run: Callable[[], Run]) -> None:
+        """Run it, and once more when others disturbed it; add what came out."""
+        runs: list[Run] = []
+        for _ in range(TRIES if self.size.rounds > 1 else 1):
+            try:
+                runs.append(run())
+            except (WrongAnswer, stack.StackError, OSError, subprocess.SubprocessError) as error:
+                self.failed.append(f"{case}, {side.name}: {error}")
+                print(self.failed[-1], flush=True)
+                break
+            if runs[-1].use.disturbance <= quiet.OTHERS_CORES_MAX:
+                break
+        if runs:
+            self.add(case, side, min(runs, key=lambda one: one.use.disturbance))
+
+    def add(self, case: str, side: Side, run: Run) -> None:
+        """Note the values of a run."""
+        for metric, value in run.values.items():
+            self.record.add(case, metric, side.name, value)
+        self.record.add(case, "generatorCores", side.name, run.generator)
+        seen = self.observed.setdefault(case, [])
+        seen.append(Observation(side.name, run.use, run.generator))
+        self.record.remarks[case] = quiet.remarks(seen)
+        if run.values.get("rolled") == 0:
+            self.record.remarks[case].append(f"the log did not roll ({side.name})")
+        values = ", ".join(f"{metric} {value:,.5g}" for metric, value in run.values.items())
+        disturbed = f"others {run.use.others:.2f}, stolen {run.use.stolen:.2f}"
+        print(f"{case}, {side.name}: {values}; cores: generator {run.generator:.2f}, {disturbed}", flush=True)
+
+    def brokers(self, number: int) -> None:
+        """One broker of each side, for each way of flushing."""
+        for flush in ("ASYNC_FLUSH", "SYNC_FLUSH"):
+            self.cases(number, [case for case in BROKER_CASES if case.flush == flush], flush)
+
+    def loaded(self, number: int) -> None:
+        """End to end while the disk is busy."""
+        self.cases(number, list(LOADED_CASES), "ASYNC_FLUSH")
+
+    def cases(self, number: int, cases: list[Case], flush: str) -> None:
+        """Cases in one round, each on all sides."""
+        chosen = [case for case in cases if not self.options.cases or case.name in self.options.cases]
+        if not chosen:
+            return
+        with stack.Workspace("bench") as folder:
+            settings = {"flushDiskType": flush}
+            with sides.started(self.ordered(number), folder, settings, pin=self.options.pin) as brokers:
+                context = Context(self.load, self.size, {})
+                for running in brokers:
+                    running.thaw()
+                    self.prewarm(running)
+                    running.freeze()
+                for case in chosen:
+                    sides.sync_disk(folder)
+                    quiet.await_quiet(self.patience)
+                    if case.floor is not None:
+                        self.record.add(case.name, "perSecond", FLOOR, case.floor(folder))
+                    for running in brokers:
+                        sides.sync_disk(folder)
+                        running.thaw()
+                        time.sleep(THAW_SECONDS)
+                        self.observe(case.name, running.side, partial(case.act, running, context))
+                        running.freeze()
+                if chosen[0] in BROKER_CASES and flush == "ASYNC_FLUSH":
+                    self.memory("loadedMiB", brokers)
+
+    def prewarm(self, running: Running) -> None:
+        """Load that is not measured."""
+        seconds = running.side.prewarm_seconds
+        flags = {"size": 1024, "window": 64, "seconds": seconds, "warm": 0}
+        self.load.answer(running.server.address, "send", new_topic(running.server.port, "prewarm"), flags)
+
+    def memory(self, metric: str, brokers: Sequence[Running]) -> None:
+        """Pages of each broker that are no pages of files."""
+        for running in brokers:
+            value = sum(memory_mib(pid)["anonymous"] for pid in running.tree())
+            self.record.add("memory", metric, running.side.name, value)
+
+    def starts(self, number: int) -> None:
+        """From the start of a process to its first acknowledged send, with its files in the page cache and without."""
+        for metric in ("warmMs", "coldMs"):
+            quiet.await_quiet(self.patience)
+            for side in self.ordered(number):
+                if metric == "coldMs":
+                    side.evict_files()
+                with (
+                    stack.Workspace("bench-start") as folder,
+                    sides.started([side], folder, {}, pin=self.options.pin) as brokers,
+                ):
+                    self.record.add("start", metric, side.name, brokers[0].started_ms)
+                    print(f"start, {side.name}: {metric} {brokers[0].started_ms:.0f}", flush=True)
+                    if metric == "warmMs":
+                        brokers[0].thaw()
+                        time.sleep(IDLE_SECONDS)
+                        self.memory("idleMiB", brokers)
+
+    def groups(self, number: int) -> None:
+        """Three replicas, one side after the other."""
+        size, pin = self.size, self.options.pin
+        for side in self.ordered(number):
+            quiet.await_quiet(self.patience)
+            try:
+                for case, run in replicas.sends(side, self.load, size.seconds, size.warm, pin=pin):
+                    self.add(case, side, run)
+            except (WrongAnswer, stack.StackError) as error:
+                self.failed.append(f"replicas, {side.name}: {error}")
+
+    def slaves(self, number: int) -> None:
+        """An empty slave, one side after the other, and the floor below it."""
+        size = min(self.size.load_bytes, 2 * GIB)
+        self.record.add("empty-slave", "MiBps", FLOOR, replicas.copy_floor(min(size, GIB)))
+        for side in self.ordered(number):
+            quiet.await_quiet(self.patience)
+            copy = partial(replicas.empty_slave, side, self.load, size, pin=self.options.pin)
+            self.observe("empty-slave", side, copy)
+
+
+def permitted() -> bool:
+    """Whether sessions may be raised, tried on a process that does nothing."""
+    process = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    try:
+        return priority.raise_session(process.pid)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def described(side: Side) -> str:
+    """What a side is, for the record."""
+    if side.make == "java":
+        return "RocketMQ 5.5.0"
+    code = "from brokerset_formats import native; print(native.description)"
+    done = subprocess.run(
+        [side.python, "-c", code], capture_output=True, text=True, env={**os.environ, **side.variables}
+    )
+    if done.returncode:
+        raise SystemExit(f"side {side.name} cannot run: {done.stderr.strip().splitlines()[-1]}")
+    own = ",".join(f"{key}={value}" for key, value in side.settings.items())
+    parts = [history.commit_of(side.checkout), f"native core {done.stdout.strip()}", own]
+    return ", ".join(part for part in parts if part)
+
+
+def chosen_sides(options: argparse.Namespace) -> list[Side]:
+    """The sides that are asked for; the first one is the base."""
+    found = [sides.SIDES[name] for name in options.sides or sides.SIDES]
+    if options.sides is None and native.core is None:
+        found.remove(sides.NATIVE)
+        print(f"without the side `native`: the native core is {native.description}", flush=True)
+    ours = next((side for side in reversed(found) if side.make == "ours"), sides.PYTHON)
+    if options.against is not None:
+        checkout = options.against.resolve()
+        other = replace(
+            ours, name=f"{ours.name} of {history.commit_of(checkout) or checkout.name}", checkout=checkout
+        )
+        found.insert(0, other) if sides.JAVA not in found else found.append(other)
+    found += [sides.parse_variant(text, ours) for text in options.settings]
+    return found
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line; ends the process with a message for what does not fit."""
+
+    def names(known: Sequence[str]) -> Callable[[str], list[str]]:
+        def split(text: str) -> list[str]:
+            if wrong := [name for name in text.split(",") if name not in known]:
+                raise argparse.ArgumentTypeError(f"unknown: {', '.join(wrong)}; known: {', '.join(known)}")
+            return text.split(",")
+
+        return split
+
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--size", choices=list(SIZES), default="small")
+    parser.add_argument("--rounds", type=int, help="pairs; by default as the size says")
+    parser.add_argument("--seconds", type=float, help="of each run; by default as the size says")
+    parser.add_argument("--sides", type=names(list(sides.SIDES)), help="the first one is the base")
+    parser.add_argument("--groups", type=names(GROUPS), help=f"of {', '.join(GROUPS)}")
+    cases = [case.name for case in (*BROKER_CASES, *LOADED_CASES)]
+    parser.add_argument("--cases", type=names(cases), default=[], help="only these of one broker")
+    parser.add_argument(
+        "--against", type=Path, metavar="PATH", help="a checkout of another commit, one more side"
+    )
+    parser.add_argument("--with", dest="settings", action="append", default=[], metavar="KEY=VALUE,…",
+                        help="ours with other settings, one more side")  # fmt: skip
+    parser.add_argument("--pin", action="store_true", help="servers on core 0, the load generator on core 1")
+    parser.add_argument(
+        "--strict", action="store_true", help="refuse to measure while others use the machine"
+    )
+    parser.add_argument("--wait", type=float, default=WAIT_SECONDS, metavar="SECONDS",
+                        help="for a quiet machine before each case (%(default)g)")  # fmt: skip
+    parser.add_argument("--record", action="store_true", help=f"add the results to {history.FILE}")
+    parser.add_argument("--out", type=Path, default=stack.ROOT / "build" / "bench.jsonl")
+    options = parser.parse_args(arguments)
+    if options.groups is None:
+        options.groups = ["broker"] if options.size == "smoke" else list(GROUPS)
+    return options
 
 
 def main() -> int:
-    options = arguments(__doc__, "bench.json").parse_args()
-    who_is_measured = makes(options)
-    if options.only is None:
-        options.out.unlink(missing_ok=True)
-    subprocess.run([str(stack.PEERS / "bin" / "fetch")], check=True, stdout=subprocess.DEVNULL)
-    for flush in ("async", "sync"):
-        for who in who_is_measured:
-            measure(who, flush, options.out, options.size)
-    results = json.loads(options.out.read_text())
-    print(f"\n{table(results)}\n")
-    # A process of its own: what a hundred thousand requests leave behind here would count as the fake brokers' time.
-    command = [sys.executable, str(Path(__file__).with_name("controller.py")), "--size", options.size,
-               "--out", str(options.out.with_name(f"{options.out.stem}-controller.json"))]  # fmt: skip
-    controllers = subprocess.run(command + (["--only", options.only] if options.only else []))
-    wrong = wrong_answers(results)
-    if wrong:
-        print(f"wrong answers in: {', '.join(wrong)}")
-    return 1 if wrong or controllers.returncode else 0
+    options = parse()
+    size = SIZES[options.size]
+    size = replace(size, rounds=options.rounds or size.rounds, seconds=options.seconds or size.seconds)
+    measured = chosen_sides(options)
+    if any(side.make == "java" for side in measured):
+        subprocess.run([str(stack.PEERS / "bin" / "fetch")], check=True, stdout=subprocess.DEVNULL)
+    # Servers lead sessions of their own, some stand still: they are ended whatever ends this.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    bench = Bench(options, measured, size)
+    refused = ""
+    try:
+        bench.run()
+    except quiet.MachineBusy as error:
+        refused = str(error)
+    if bench.record.cases:
+        history.append(
+            stack.ROOT / history.FILE if options.record and not refused else options.out, bench.record
+        )
+        print(f"\n{report.results(bench.record)}\n")
+        for title, lines in (
+            ("goals that are missed", report.missed(bench.record)),
+            ("disturbed", report.disturbances(bench.record)),
+            ("set", bench.record.notes),
+            ("failed", bench.failed),
+        ):
+            for line in lines:
+                print(f"{title}: {line}")
+    if refused:
+        print(refused)
+    return 1 if bench.failed or refused else 0
 
 
 if __name__ == "__main__":
