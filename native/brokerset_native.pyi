@@ -14,6 +14,37 @@ class LogCursor: ...
 class QueueCursor: ...
 class IndexCursor: ...
 
+class PullReader:
+    """Reads pulls and makes the answers to those that find messages. See `native/DESIGN.md`."""
+
+    def __init__(self, pieces: list[bytes], frame_size_max: int) -> None:
+        """`pieces` are the fixed texts of an answer (`replies.pull_pieces`)."""
+
+    def read(
+        self, data: bytes, at: int
+    ) -> tuple[int, int, str, str, int, int, int, int, int, int, str | None, int] | None:
+        """The pull whose frame begins at `at`: end of the frame, opaque, group, topic, queue id, queue
+        offset, most messages, flags, offset to commit, most bytes (0: not said), subscription and its
+        version. None if it is declined."""
+
+    def answer(
+        self,
+        units: memoryview,
+        begin: int,
+        count: int,
+        log: memoryview,
+        start: int,
+        end: int,
+        bytes_max: int,
+        numbers: tuple[int, int, int, int, int, int],
+    ) -> tuple[bytes, int] | None:
+        """The whole frame with the records of `count` units from position `begin` of `units`, and their
+        bytes.
+
+        `log`: the file of the log that has the offsets from `start` on, readable up to `end`; `numbers`: what
+        stands between the pieces. None if not all records are there, or they have more than `bytes_max`.
+        """
+
 class SendLane:
     """Serves plain sends to topics and queues that it was told of. See `native/DESIGN.md`."""
 

@@ -34,6 +34,7 @@ from brokerset_broker.requests.ordered_shared import SharedGroups, draw_start
 from brokerset_broker.requests.ordered_subjects import SubjectQueuesProcessor
 from brokerset_broker.requests.parked_pulls import ParkedPulls
 from brokerset_broker.requests.pull import PullProcessor
+from brokerset_broker.requests.pull_lane import PullLane
 from brokerset_broker.requests.query import QueryProcessor
 from brokerset_broker.requests.send import SendProcessor
 from brokerset_broker.requests.send_back import SendBackProcessor
@@ -126,6 +127,7 @@ class Broker:
         self._ended.set()
         self._pointer: MasterPointer | None = None
         self._lane: SendLane | None = None
+        self._pull_lane: PullLane | None = None
         self.member: GroupMember | None = None
         """The broker's part in its group, in controller mode."""
         self.ledger: LedgerMember | None = None
@@ -159,7 +161,7 @@ class Broker:
             self._server = RemotingServer(
                 self.part.handlers(served),
                 limits=self._limits,
-                lane=self._lane.serve if self._lane is not None else None,
+                lane=self._serve_plain if self._lane is not None else None,
                 on_close=self._closed,
             )
             for listener in sockets:
@@ -518,6 +520,13 @@ class Broker:
             parked_pulls=self.parked_pulls, admission=admission, stats=stats, access=access,
             shared=self._shared_groups,
         )  # fmt: skip
+        part = self.part
+        if native.core is not None and self._lane is not None and not isinstance(part, LedgerMember):
+            self._pull_lane = PullLane(
+                native.core, live=live, store=store, topics=topics, groups=groups, consumers=consumers,
+                offsets=offsets, admission=admission, stats=stats, access=access,
+            )  # fmt: skip
+            self._pull_lane.is_open = part.serves_reads
         self._clients = ClientProcessor(
             live=live,
             clock=clock,
@@ -565,6 +574,12 @@ class Broker:
         )  # fmt: skip
         lane.is_open = part.serves_writes
         return lane
+
+    def _serve_plain(self, connection: Connection, data: bytes) -> int:
+        """Serve the plain requests at the beginning of a chunk: sends or pulls, hardly anyone mixes them."""
+        assert self._lane is not None, "the server was given this as its lane"
+        assert self._pull_lane is not None, "it is made after the lane of sends"
+        return self._lane.serve(connection, data) or self._pull_lane.serve(connection, data)
 
     # -- events -------------------------------------------------------------------------------------------
 

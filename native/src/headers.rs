@@ -25,6 +25,37 @@ pub struct SendHeader<'a> {
 /// Reads a header; `properties` gets the text of the properties. None: declined.
 pub fn read_send<'a>(header: &'a [u8], properties: &mut Vec<u8>) -> Option<SendHeader<'a>> {
     properties.clear();
+    let request = read_request(header, |reader| read_fields(reader, properties))?;
+    if request.code != SEND_MESSAGE_V2 && request.code != SEND_BATCH_MESSAGE {
+        return None;
+    }
+    let fields = request.fields;
+    Some(SendHeader {
+        opaque: request.opaque,
+        oneway: request.oneway,
+        batch: fields.batch,
+        topic: fields.topic?,
+        queue_id: i32::try_from(fields.queue_id?).ok().filter(|id| *id >= 0)?,
+        sys_flag: not_negative(fields.sys_flag?)?,
+        born_timestamp: fields.born_timestamp.filter(|time| *time >= 0)?,
+        flag: not_negative(fields.flag?)?,
+        reconsume_times: not_negative(fields.reconsume_times.unwrap_or(0))?,
+    })
+}
+
+/// What every request has in its header, and what `read_fields` made of its `extFields`.
+pub struct Request<F> {
+    pub code: i64,
+    pub opaque: i32,
+    pub oneway: bool,
+    pub fields: F,
+}
+
+/// Reads the header of a request; `read_fields` reads the object `extFields`. None: declined.
+pub fn read_request<'a, F>(
+    header: &'a [u8],
+    mut read_fields: impl FnMut(&mut Reader<'a>) -> Option<F>,
+) -> Option<Request<F>> {
     std::str::from_utf8(header).ok()?;
     let mut reader = Reader {
         text: header,
@@ -41,9 +72,7 @@ pub fn read_send<'a>(header: &'a [u8], properties: &mut Vec<u8>) -> Option<SendH
             b"version" => version = Some(reader.integer()?),
             b"language" | b"serializeTypeCurrentRPC" => drop(reader.text()?),
             b"remark" => drop(reader.text_or_null()?),
-            b"extFields" if fields.is_none() => {
-                fields = Some(read_fields(&mut reader, properties)?)
-            }
+            b"extFields" if fields.is_none() => fields = Some(read_fields(&mut reader)?),
             _ => return None,
         }
         if !reader.more()? {
@@ -51,29 +80,20 @@ pub fn read_send<'a>(header: &'a [u8], properties: &mut Vec<u8>) -> Option<SendH
         }
     }
     reader.space();
-    let (code, flag) = (code?, flag?);
+    let flag = flag?;
     version?;
-    if reader.at != header.len()
-        || (code != SEND_MESSAGE_V2 && code != SEND_BATCH_MESSAGE)
-        || (flag != 0 && flag != FLAG_ONEWAY)
-    {
+    if reader.at != header.len() || (flag != 0 && flag != FLAG_ONEWAY) {
         return None;
     }
-    let fields = fields?;
-    Some(SendHeader {
+    Some(Request {
+        code: code?,
         opaque: i32::try_from(opaque?).ok()?,
         oneway: flag == FLAG_ONEWAY,
-        batch: fields.batch,
-        topic: fields.topic?,
-        queue_id: i32::try_from(fields.queue_id?).ok().filter(|id| *id >= 0)?,
-        sys_flag: not_negative(fields.sys_flag?)?,
-        born_timestamp: fields.born_timestamp.filter(|time| *time >= 0)?,
-        flag: not_negative(fields.flag?)?,
-        reconsume_times: not_negative(fields.reconsume_times.unwrap_or(0))?,
+        fields: fields?,
     })
 }
 
-fn not_negative(number: i64) -> Option<i32> {
+pub fn not_negative(number: i64) -> Option<i32> {
     i32::try_from(number).ok().filter(|number| *number >= 0)
 }
 
@@ -113,7 +133,8 @@ fn read_fields<'a>(reader: &mut Reader<'a>, properties: &mut Vec<u8>) -> Option<
     }
 }
 
-struct Reader<'a> {
+/// Reads JSON from the beginning on; what it cannot read, or need not read here, is None.
+pub struct Reader<'a> {
     text: &'a [u8],
     at: usize,
 }
@@ -135,18 +156,19 @@ impl<'a> Reader<'a> {
     }
 
     /// The beginning of an object that has a field.
-    fn open(&mut self) -> Option<()> {
+    pub fn open(&mut self) -> Option<()> {
         self.expect(b'{')
     }
 
-    fn key(&mut self) -> Option<&'a [u8]> {
+    /// The name of a field, without escapes.
+    pub fn key(&mut self) -> Option<&'a [u8]> {
         let key = self.text()?;
         self.expect(b':')?;
         Some(key)
     }
 
     /// Whether another field follows, or the object ends here.
-    fn more(&mut self) -> Option<bool> {
+    pub fn more(&mut self) -> Option<bool> {
         let next = self.peek()?;
         self.at += 1;
         match next {
@@ -176,7 +198,8 @@ impl<'a> Reader<'a> {
         Some(&rest[..size])
     }
 
-    fn text_or_null(&mut self) -> Option<Option<&'a [u8]>> {
+    /// A text without escapes; null is none.
+    pub fn text_or_null(&mut self) -> Option<Option<&'a [u8]>> {
         match self.peek()? {
             b'n' => self.null().map(|()| None),
             _ => self.text().map(Some),
@@ -198,7 +221,7 @@ impl<'a> Reader<'a> {
     }
 
     /// A number as text, or bare as lax clients write it; null and (for `j`) an empty text are none.
-    fn number_in_text(&mut self) -> Option<Option<i64>> {
+    pub fn number_in_text(&mut self) -> Option<Option<i64>> {
         match self.peek()? {
             b'n' => self.null().map(|()| None),
             b'"' => canonical(self.text()?).map(Some),

@@ -10,12 +10,16 @@ pub mod headers;
 pub mod index;
 pub mod plain;
 pub mod properties;
+pub mod pull_headers;
+pub mod pull_units;
 pub mod records;
 pub mod replies;
 pub mod scan;
 
 #[cfg(feature = "python")]
 mod cursors;
+#[cfg(feature = "python")]
+mod pulls;
 #[cfg(feature = "python")]
 mod receiving;
 #[cfg(feature = "python")]
@@ -26,6 +30,7 @@ mod python {
     use pyo3::prelude::*;
 
     use crate::cursors::{IndexCursor, LogCursor, QueueCursor};
+    use crate::pulls::PullReader;
     use crate::sends::SendLane;
 
     /// Number of the interface between the Python code and this module; both sides must have the same.
@@ -39,6 +44,7 @@ mod python {
         module.add_class::<QueueCursor>()?;
         module.add_class::<IndexCursor>()?;
         module.add_class::<SendLane>()?;
+        module.add_class::<PullReader>()?;
         crate::receiving::register(module)?;
         Ok(())
     }

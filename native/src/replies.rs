@@ -51,7 +51,7 @@ impl Template {
     }
 }
 
-fn put_decimal(out: &mut Vec<u8>, number: i64) {
+pub fn put_decimal(out: &mut Vec<u8>, number: i64) {
     if number < 0 {
         out.push(b'-');
     }

@@ -30,6 +30,10 @@ class Alone:
         """It always does."""
         return True
 
+    def serves_reads(self) -> bool:
+        """It always does."""
+        return True
+
     def started(self) -> None:
         """The ports are open: services that a group's master has work from now on."""
         self._services.start()

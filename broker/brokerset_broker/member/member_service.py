@@ -173,6 +173,10 @@ class MemberService:
         """Whether a send that comes now is served here, at once."""
         return self.gateway.serves_writes()
 
+    def serves_reads(self) -> bool:
+        """Whether a pull that comes now is served here, at once."""
+        return self.gateway.serves_reads()
+
     async def run(self) -> None:
         """Be a member for as long as this task runs."""
         async with asyncio.TaskGroup() as tasks:

@@ -89,6 +89,11 @@ def pull_code(status: GetStatus, queue_offset: int) -> ResponseCode:
     return _CODES[status]
 
 
+def pull_bytes_max(settings: BrokerSettings) -> int:
+    """Bytes of an answer with several messages."""
+    return min(settings.max_transfer_bytes_on_message_in_memory, PULL_BYTES_MAX)
+
+
 class _Pull:
     """A checked pull, which may have to be run again when messages come."""
 
@@ -166,7 +171,7 @@ class PullProcessor:
 
     def _use(self, settings: BrokerSettings) -> None:
         self._messages_max = settings.max_transfer_count_on_message_in_memory
-        self._bytes_max = min(settings.max_transfer_bytes_on_message_in_memory, PULL_BYTES_MAX)
+        self._bytes_max = pull_bytes_max(settings)
         self._park_ms = None if settings.long_polling_enable else settings.short_polling_time_mills
 
     def handlers(self) -> dict[int, Handler]:

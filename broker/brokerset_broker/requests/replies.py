@@ -120,6 +120,13 @@ _PULL_JSON: Final = (
 )
 
 
+def pull_pieces() -> list[bytes]:
+    """The fixed texts of an answer that gives messages. Between them: flags of the group, next, largest and
+    smallest offset, flags of the topic, and the request's opaque."""
+    start, middle, *pieces = _PULL_JSON.replace("%s", "FOUND").split("%d")
+    return [f"{start}0{middle}0{pieces[0]}".encode(), *(piece.encode() for piece in pieces[1:])]
+
+
 def pull_reply(
     command: Command,
     code: int,

@@ -85,6 +85,36 @@ def read_messages(
     return _select(log, units, queue_offset, minimum, maximum, limits, codes)
 
 
+PlainSource = tuple[memoryview, int, int, memoryview, int, int, int, int]
+"""File of the queue, position of the first unit in it, units; file of the log, its first offset, the offset
+up to which records may be read there; smallest and largest number of the queue."""
+
+
+def plain_source(
+    log: CommitLog, queue: ConsumeQueue, queue_offset: int, maximum: int, messages_max: int
+) -> PlainSource | None:
+    """Where `read_messages` finds messages with any tag, in one file of the queue and one of the log.
+
+    None in any other case. Whether all units name records there is left to whoever reads them.
+    """
+    minimum = queue.min_offset
+    if not minimum <= queue_offset < maximum:
+        return None
+    position = queue_offset * UNIT_SIZE
+    file = queue.files.find(position)
+    if file is None:
+        return None
+    count = min(max(messages_max, 1), UNITS_MAX, maximum - queue_offset, (file.end - position) // UNIT_SIZE)
+    begin = position - file.start
+    queue.read_ahead(file, begin, count * UNIT_SIZE)
+    units = file.view
+    records = log.files.find(UNIT.unpack_from(units, begin)[0])
+    if records is None:
+        return None
+    end = min(records.end, log.max_offset)
+    return units, begin, count, records.view, records.start, end, minimum, maximum
+
+
 def _plain_parts(
     log: CommitLog, offsets: tuple[int, ...], sizes: tuple[int, ...], size: int
 ) -> list[memoryview] | None:

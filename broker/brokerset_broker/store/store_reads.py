@@ -9,7 +9,14 @@ from brokerset_broker.store.confirmation import Confirmation
 from brokerset_broker.store.consume_queue import ConsumeQueue
 from brokerset_broker.store.consume_queues import ConsumeQueues
 from brokerset_broker.store.index import IndexService
-from brokerset_broker.store.reading import ReadLimits, no_queue, not_yet_readable, read_messages
+from brokerset_broker.store.reading import (
+    PlainSource,
+    ReadLimits,
+    no_queue,
+    not_yet_readable,
+    plain_source,
+    read_messages,
+)
 from brokerset_broker.store.results import Boundary, GetResult, QueryResult
 from brokerset_broker.store.search import queue_offset_by_time, store_time_at
 from brokerset_spec.broker_settings import BrokerSettings
@@ -74,6 +81,18 @@ class StoreReads:
         return read_messages(
             self.log, queue, queue_offset, maximum, ReadLimits(max_messages, max_bytes), codes
         )
+
+    def plain_source(
+        self, topic: str, queue_id: int, queue_offset: int, messages_max: int
+    ) -> PlainSource | None:
+        """Where `get` finds messages with any tag, if that is simple to say; see `reading.plain_source`."""
+        queue = self._table.get((topic, queue_id))
+        if queue is None:
+            return None
+        maximum = queue.next_offset
+        if queue.last_end > self._readable_end:
+            maximum = queue.end_below(self._readable_end)
+        return plain_source(self.log, queue, queue_offset, maximum, messages_max)
 
     def queue_max(self, topic: str, queue_id: int) -> int:
         """The number that the next message of a queue gets, as consumers are told; 0 for an unknown queue.

@@ -98,9 +98,16 @@ class Gateway:
 
     def serves_writes(self) -> bool:
         """Whether a send that comes now is served at once, and nothing waits to be served before it."""
-        if self._now[RequestClass.WRITE].kind is not ModeKind.SERVE or RequestClass.WRITE in self._leaving:
+        return self._serves(RequestClass.WRITE, self._modes.guard_writes)
+
+    def serves_reads(self) -> bool:
+        """The same for a pull."""
+        return self._serves(CLASSES[RequestCode.PULL_MESSAGE], self._modes.guard_reads)
+
+    def _serves(self, kind: RequestClass, guarded: bool) -> bool:
+        if self._now[kind].kind is not ModeKind.SERVE or kind in self._leaving:
             return False
-        return self._lease_ok is None or not self._modes.guard_writes or self._lease_ok()
+        return self._lease_ok is None or not guarded or self._lease_ok()
 
     def closed(self, connection: Connection) -> None:
         """Forget what is held for a connection; for the server's `on_close`."""

@@ -1,0 +1,164 @@
+"""The way of plain pulls through the native core, which reads headers and makes answers (`native/DESIGN.md`).
+
+A plain pull wants messages of every tag, and there are some. Everything is decided here, by the tables by
+which `PullProcessor` decides; whatever needs more than a comparison is left to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Final
+
+from brokerset_broker.live_settings import LiveSettings
+from brokerset_broker.requests.admission import PERM_READ, Admission
+from brokerset_broker.requests.ordered_access import OrderedAccess
+from brokerset_broker.requests.pull import (
+    FLAG_COMMIT_OFFSET,
+    FLAG_SUBSCRIPTION,
+    pull_bytes_max,
+)
+from brokerset_broker.requests.replies import pull_pieces
+from brokerset_broker.requests.statistics import BrokerStats
+from brokerset_broker.store.message_store import MessageStore
+from brokerset_broker.tables.consumers import ConsumerTable
+from brokerset_broker.tables.groups import GroupManager
+from brokerset_broker.tables.offsets import OffsetManager
+from brokerset_broker.tables.topics import TopicManager
+from brokerset_protocol.commands import FRAME_SIZE_MAX
+from brokerset_runtime.remoting import Connection
+from brokerset_spec.broker_settings import BrokerSettings
+
+LANE_BYTES_MAX: Final = 256 * 1024
+"""Bytes of answers to one chunk of input; its other pulls then go the way that waits for the peer to read."""
+
+ALL_TAGS: Final = (None, "", "*")
+"""Subscriptions to messages with any tag."""
+
+
+class PullLane:
+    """Serves the plain pulls at the beginning of a chunk; for `RemotingServer`."""
+
+    def __init__(
+        self,
+        core: ModuleType,
+        *,
+        live: LiveSettings,
+        store: MessageStore,
+        topics: TopicManager,
+        groups: GroupManager,
+        consumers: ConsumerTable,
+        offsets: OffsetManager,
+        admission: Admission,
+        stats: BrokerStats,
+        access: OrderedAccess | None = None,
+    ) -> None:
+        """`core` is the native module; `access` knows what must not be read without permission."""
+        reader = core.PullReader(pull_pieces(), FRAME_SIZE_MAX)
+        self._read = reader.read
+        self._answer = reader.answer
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._consumers = consumers
+        self._offsets = offsets
+        self._admission = admission
+        self._stats = stats
+        self._access = access
+        self.is_open: Callable[[], bool] = lambda: False
+        """Whether pulls are served now, as the broker's role has it; set when the role is known."""
+        self.served = 0
+        """Pulls that were answered this way."""
+        self._use(live.current)
+        live.on_change(lambda settings, _changed: self._use(settings))
+
+    def _use(self, settings: BrokerSettings) -> None:
+        self._messages_max = settings.max_transfer_count_on_message_in_memory
+        self._bytes_max = pull_bytes_max(settings)
+
+    def serve(self, connection: Connection, data: bytes) -> int:
+        """Serve the plain pulls at the beginning of `data`; returns their bytes."""
+        done = answered = 0
+        pull = self._read(data, 0)
+        if pull is None or not self._admission.permission & PERM_READ or not self.is_open():
+            return 0
+        while pull is not None:
+            reply = self._reply(connection, *pull)
+            if reply is None:
+                break
+            connection.send(reply)
+            self.served += 1
+            done = pull[0]
+            answered += len(reply)
+            pull = self._read(data, done) if answered < LANE_BYTES_MAX else None
+        return done
+
+    def _reply(
+        self,
+        connection: Connection,
+        _end: int,
+        opaque: int,
+        group: str,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        messages_max: int,
+        sys_flag: int,
+        commit_offset: int,
+        bytes_max: int,
+        subscription: str | None,
+        version: int,
+    ) -> bytes | None:
+        """The answer; None for a pull that is not plain, and then nothing has been done."""
+        group_config = self._groups.items.get(group)
+        config = self._topics.items.get(topic)
+        access, offsets = self._access, self._offsets
+        if (
+            group_config is None
+            or config is None
+            or not (group_config.consume_enable and config.readable)
+            or not 0 <= queue_id < config.read_queue_nums
+            or (access is not None and (topic in access.ordered.state.fences or access.ordered.claims.raised))
+            or offsets.has_reset(group, topic, queue_id)
+        ):
+            return None
+        if sys_flag & FLAG_SUBSCRIPTION:
+            if subscription not in ALL_TAGS:
+                return None
+        elif not self._wants_all(group, topic, version):
+            return None
+        source = self._store.plain_source(
+            topic, queue_id, queue_offset, min(messages_max, self._messages_max) if messages_max > 0 else 1
+        )
+        if source is None:
+            return None
+        units, begin, count, records, start, end, minimum, maximum = source
+        following = queue_offset + count
+        limit = min(bytes_max, self._bytes_max) if bytes_max > 0 else self._bytes_max
+        numbers = (
+            group_config.group_sys_flag, following, maximum, minimum, config.topic_sys_flag, opaque,
+        )  # fmt: skip
+        found = self._answer(units, begin, count, records, start, end, limit, numbers)
+        if found is None:
+            return None
+        reply, size = found
+        if sys_flag & FLAG_COMMIT_OFFSET:
+            offsets.commit(
+                group, topic, queue_id, commit_offset, f"{connection.peer[0]}:{connection.peer[1]}"
+            )
+        self._stats.got(group, topic, count, size)
+        offsets.commit_pull(group, topic, queue_id, following)
+        return reply  # type: ignore[no-any-return]  # the core has no types here
+
+    def _wants_all(self, group: str, topic: str, version: int) -> bool:
+        """Whether the group's heartbeats say that it wants every message, each for one of its members."""
+        members = self._consumers.group(group)
+        if members is None or members.is_broadcasting or self._groups.is_read_forbidden(group, topic):
+            return False
+        subscription = members.subscriptions.get(topic)
+        return (
+            subscription is not None
+            and subscription.version >= version
+            and subscription.data.expression_type in (None, "", "TAG")
+            and subscription.codes is None
+        )

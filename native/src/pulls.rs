@@ -1,0 +1,166 @@
+//! Pulls: their headers as values, and answers in one piece. See `DESIGN.md`; Python decides in between.
+
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::{PyBufferError, PyValueError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyTuple};
+
+use crate::frames::frame_at;
+use crate::pull_headers::read_pull;
+use crate::pull_units::{Run, UNIT_SIZE, find_records};
+use crate::replies::put_decimal;
+
+/// Numbers of an answer, as `pull_pieces` has them: group flags, next, largest and smallest offset, topic
+/// flags, opaque.
+const NUMBERS: usize = 6;
+
+/// Reads pulls and makes the answers to those that find messages.
+#[pyclass(module = "brokerset_native")]
+pub struct PullReader {
+    pieces: Vec<Vec<u8>>,
+    frame_size_max: usize,
+    head: Vec<u8>,
+    runs: Vec<Run>,
+}
+
+#[pymethods]
+impl PullReader {
+    /// `pieces` are the fixed texts of an answer, with a number between each two of them.
+    #[new]
+    fn new(pieces: Vec<Vec<u8>>, frame_size_max: usize) -> PyResult<Self> {
+        if pieces.len() != NUMBERS + 1 {
+            return Err(PyValueError::new_err(
+                "an answer to a pull has seven pieces",
+            ));
+        }
+        Ok(Self {
+            pieces,
+            frame_size_max,
+            head: Vec::new(),
+            runs: Vec::new(),
+        })
+    }
+
+    /// The pull whose frame begins at `at`, with the end of the frame before its fields; None if it is declined.
+    fn read<'py>(
+        &self,
+        py: Python<'py>,
+        data: &Bound<'py, PyBytes>,
+        at: usize,
+    ) -> PyResult<Option<Bound<'py, PyTuple>>> {
+        let Some(frame) = frame_at(data.as_bytes(), at, self.frame_size_max) else {
+            return Ok(None);
+        };
+        let Some(pull) = read_pull(frame.header) else {
+            return Ok(None);
+        };
+        let fields = (
+            frame.end,
+            pull.opaque,
+            pull.group,
+            pull.topic,
+            pull.queue_id,
+            pull.queue_offset,
+            pull.messages_max,
+            pull.sys_flag,
+            pull.commit_offset,
+            pull.bytes_max,
+            pull.subscription,
+            pull.subscription_version,
+        );
+        fields.into_pyobject(py).map(Some)
+    }
+
+    /// The whole frame with the records of `count` units from position `begin` of `units`, and their bytes.
+    ///
+    /// `log` is the file of the log that has the offsets from `start` on, readable up to `end`. None if not all
+    /// records are there, or they have more than `bytes_max`.
+    #[allow(clippy::too_many_arguments)] // one call for each pull
+    fn answer<'py>(
+        &mut self,
+        py: Python<'py>,
+        units: &Bound<'py, PyAny>,
+        begin: usize,
+        count: usize,
+        log: &Bound<'py, PyAny>,
+        start: i64,
+        end: i64,
+        bytes_max: usize,
+        numbers: [i64; NUMBERS],
+    ) -> PyResult<Option<(Bound<'py, PyBytes>, usize)>> {
+        let (units, log) = (Memory::of(units)?, Memory::of(log)?);
+        let size = count.saturating_mul(UNIT_SIZE);
+        let Some(units) = units.part(py, begin, size) else {
+            return Ok(None);
+        };
+        let end = end.min(start.saturating_add(log.0.len_bytes() as i64));
+        let Some(total) = find_records(units, start, end, bytes_max, &mut self.runs) else {
+            return Ok(None);
+        };
+        let head = &mut self.head;
+        head.clear();
+        head.extend_from_slice(&[0; 8]);
+        for (piece, number) in self.pieces.iter().zip(numbers) {
+            head.extend_from_slice(piece);
+            put_decimal(head, number);
+        }
+        head.extend_from_slice(&self.pieces[NUMBERS]);
+        let header_size = head.len() - 8;
+        let Ok(length) = u32::try_from(4 + header_size + total) else {
+            return Ok(None);
+        };
+        head[..4].copy_from_slice(&length.to_be_bytes());
+        head[4..8].copy_from_slice(&(header_size as u32).to_be_bytes());
+        let mut pieces = Vec::with_capacity(1 + self.runs.len());
+        pieces.push(head.as_slice());
+        for (position, length) in &self.runs {
+            let Some(part) = log.part(py, *position, *length) else {
+                return Ok(None);
+            };
+            pieces.push(part);
+        }
+        Ok(Some((join(py, &pieces)?, total)))
+    }
+}
+
+/// The bytes of a mapped file.
+struct Memory(PyBuffer<u8>);
+
+impl Memory {
+    fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let buffer = PyBuffer::<u8>::get(object)?;
+        if !buffer.is_c_contiguous() {
+            return Err(PyBufferError::new_err("memory in one piece is needed"));
+        }
+        Ok(Self(buffer))
+    }
+
+    /// `size` bytes from `begin` on; None if they are not there.
+    fn part(&self, _py: Python<'_>, begin: usize, size: usize) -> Option<&[u8]> {
+        if begin.checked_add(size)? > self.0.len_bytes() {
+            return None;
+        }
+        // SAFETY: `PyBuffer` keeps the memory where it is, of its size, for as long as it lives, and the part lies
+        // in it. The interpreter is attached (`_py`), and no Python code runs while slices live, which all end
+        // with the call: written units and records are changed by Python code alone.
+        Some(unsafe { std::slice::from_raw_parts(self.0.buf_ptr().cast::<u8>().add(begin), size) })
+    }
+}
+
+/// One object with the bytes of all pieces, each copied once.
+fn join<'py>(py: Python<'py>, pieces: &[&[u8]]) -> PyResult<Bound<'py, PyBytes>> {
+    let size: usize = pieces.iter().map(|piece| piece.len()).sum();
+    // SAFETY: without a text to copy the call makes an object of `size` bytes, or sets an exception and returns
+    // null. Nobody else has the object yet, so its bytes may be written: all of them are, one piece after the other.
+    unsafe {
+        let object = ffi::PyBytes_FromStringAndSize(std::ptr::null(), size as ffi::Py_ssize_t);
+        let object = Bound::from_owned_ptr_or_err(py, object)?;
+        let mut place = ffi::PyBytes_AsString(object.as_ptr()).cast::<u8>();
+        for piece in pieces {
+            std::ptr::copy_nonoverlapping(piece.as_ptr(), place, piece.len());
+            place = place.add(piece.len());
+        }
+        Ok(object.cast_into_unchecked())
+    }
+}
