@@ -65,6 +65,7 @@ from brokerset_broker.tables.ordered.ordered_tables import FILE_NAME as ORDERED_
 from brokerset_broker.tables.ordered.ordered_tables import OrderedTables
 from brokerset_broker.tables.producers import ProducerTable
 from brokerset_broker.tables.topics import TopicManager
+from brokerset_formats import native
 from brokerset_formats.config import TopicConfig
 from brokerset_formats.names import SCHEDULE_TOPIC
 from brokerset_protocol.codes import ResponseCode
@@ -169,6 +170,7 @@ class Broker:
             port=self.port,
             cluster=self.settings.broker_cluster_name,
             broker=self.settings.broker_name,
+            native=native.description,
         )
         return self.port
 
