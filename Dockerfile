@@ -1,6 +1,7 @@
 # One image for all parts: brokers, controllers, the operator and the command line.
 #   wheel    builds the wheel, with tools that go nowhere else
-#   packages the locked dependencies and the wheel, in a virtual environment of its own
+#   native   builds the wheel of the native core, with Rust as Debian ships it
+#   packages the locked dependencies and both wheels, in a virtual environment of its own
 #   runtime  Python and that environment
 #   spark    the same with Java and Spark, for jobs on store files (`make image-spark`)
 # It runs as user 10001 with a read-only root file system; give it a writable /data (and /tmp, which nothing needs today).
@@ -19,10 +20,21 @@ COPY operator operator
 COPY spark spark
 RUN /opt/build/bin/python -m hatchling build -t wheel -d /wheel
 
+FROM ${BASE} AS native
+WORKDIR /src
+# Bookworm's own cargo is too old; cargo-web is the one that Debian keeps for browsers. Later releases have a cargo that will do.
+RUN apt-get update && { apt-get install --yes --no-install-recommends gcc libc6-dev cargo-web \
+    || apt-get install --yes --no-install-recommends gcc libc6-dev cargo; } && rm -rf /var/lib/apt/lists/* /var/cache/apt/*
+COPY locks/build.txt locks/
+RUN python3 -m venv /opt/build && /opt/build/bin/python -m pip install --no-cache-dir --disable-pip-version-check --require-hashes -r locks/build.txt
+COPY native native
+RUN /opt/build/bin/maturin build --release --locked -m native/Cargo.toml -o /wheel
+
 FROM ${BASE} AS packages
 COPY locks/operator.txt /locks/
 RUN python3 -m venv /opt/brokerset && /opt/brokerset/bin/python -m pip install --no-cache-dir --disable-pip-version-check --require-hashes -r /locks/operator.txt
 COPY --from=wheel /wheel /wheel
+COPY --from=native /wheel /wheel
 RUN /opt/brokerset/bin/python -m pip install --no-cache-dir --disable-pip-version-check --no-index --no-deps /wheel/*.whl \
     && /opt/brokerset/bin/python -m pip uninstall --yes pip setuptools
 
@@ -30,6 +42,7 @@ FROM ${BASE} AS spark-packages
 COPY locks/spark.txt /locks/
 RUN python3 -m venv /opt/brokerset && /opt/brokerset/bin/python -m pip install --no-cache-dir --disable-pip-version-check --require-hashes -r /locks/spark.txt
 COPY --from=wheel /wheel /wheel
+COPY --from=native /wheel /wheel
 RUN /opt/brokerset/bin/python -m pip install --no-cache-dir --disable-pip-version-check --no-index --no-deps /wheel/*.whl \
     && /opt/brokerset/bin/python -m pip uninstall --yes pip setuptools
 
@@ -48,7 +61,7 @@ COPY spark/entrypoint.sh /opt/brokerset/bin/job-entrypoint
 ENV PATH=/opt/brokerset/bin:$PATH PYTHONUNBUFFERED=1 PYSPARK_PYTHON=/opt/brokerset/bin/python PYSPARK_DRIVER_PYTHON=/opt/brokerset/bin/python \
     NUMBA_CACHE_DIR=/opt/brokerset/kernels NUMBA_CPU_NAME=generic NUMBA_CPU_FEATURES=""
 RUN python -c "from brokerset_spark.kernels.self_check import warm; warm()" \
-    && python -c "import pyarrow, pyspark, brokerset_spark.commands.table, brokerset_spark.commands.audit, brokerset_spark.jobs.migrate"
+    && BROKERSET_NATIVE=require python -c "import pyarrow, pyspark, brokerset_formats.native, brokerset_spark.commands.table, brokerset_spark.commands.audit, brokerset_spark.jobs.migrate"
 # Where Kubernetes looks for a container's last words, unless a pod says otherwise.
 ENV PYTHONDONTWRITEBYTECODE=1 BROKERSET_TERMINATION_LOG=/dev/termination-log
 USER 10001:10001
@@ -65,7 +78,7 @@ RUN echo 'brokerset:x:10001:10001::/data:/usr/sbin/nologin' >> /etc/passwd && ec
 COPY --from=packages /opt/brokerset /opt/brokerset
 ENV PATH=/opt/brokerset/bin:$PATH PYTHONUNBUFFERED=1
 # What the parts import is compiled now: with a read-only root each start would compile it anew.
-RUN python -c "import aiohttp.web, kopf, prometheus_client, brokerset_broker.app, brokerset_controller.app, brokerset_operator, brokerset_cli.main"
+RUN BROKERSET_NATIVE=require python -c "import aiohttp.web, kopf, prometheus_client, brokerset_broker.app, brokerset_controller.app, brokerset_operator, brokerset_cli.main"
 ENV PYTHONDONTWRITEBYTECODE=1
 USER 10001:10001
 WORKDIR /data

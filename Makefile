@@ -28,13 +28,14 @@ CONSUME ?= Exclusive
 DAMAGES ?= 10000
 RECORDS ?= 6000
 CHUNKS ?= 200000
+NATIVE_SOURCES := native/Cargo.toml native/Cargo.lock native/pyproject.toml $(wildcard native/*.pyi native/src/*.rs native/src/*/*.rs)
 
 .PHONY: help setup lock demo generate format check lint types layers test test-long test-spark send-paths mutation interop fuzz crash chaos ordered-chaos disks histories dledger-takeover damage network-cuts failover sim coverage evidence bench bench-spark e2e e2e-processes e2e-kubernetes scale-card image image-spark chart wheel full clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "%-10s %s\n", $$1, $$2}'
 
-setup: .venv/.ready  ## make .venv with everything for development, from the locked versions
+setup: .venv/.ready .venv/.native  ## make .venv with everything for development, from the locked versions; builds the native core if there is cargo
 
 .venv/.ready: pyproject.toml locks/dev.txt
 	test -x .venv/bin/python || $(PY) -m venv .venv
@@ -42,6 +43,10 @@ setup: .venv/.ready  ## make .venv with everything for development, from the loc
 	.venv/bin/python -m pip install -q --require-hashes -r locks/dev.txt
 	.venv/bin/python -m pip install -q --no-deps --no-build-isolation -e .
 	@touch $@
+
+# Made only where a core was built: who installs cargo later gets one from the next `make setup`.
+.venv/.native: $(NATIVE_SOURCES) native/install | .venv/.ready
+	@native/install $@
 
 lock:  ## resolve the dependencies anew into locks/ (needs uv)
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate \
@@ -54,7 +59,7 @@ lock:  ## resolve the dependencies anew into locks/ (needs uv)
 	    -c locks/dev.txt --extra kubectl pyproject.toml -o locks/kubectl.txt
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate \
 	    -c locks/dev.txt --extra spark-fast pyproject.toml -o locks/spark.txt
-	echo 'hatchling>=1.27' | uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate \
+	printf 'hatchling>=1.27\nmaturin>=1.9,<2\n' | uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate \
 	    -c locks/dev.txt - -o locks/build.txt
 
 demo: setup  ## the main job: start everything, send 10,000 messages, consume them, show the status, end
@@ -173,7 +178,7 @@ image-spark:  ## build the image of jobs on store files, with Java and Spark (IM
 chart: setup  ## check the chart, pack it into dist/ (HELM=program)
 	$(HELM) lint --strict charts/brokerset && $(HELM) package charts/brokerset -d dist
 
-wheel: setup  ## build the wheel, install it into an empty environment, start it
+wheel: setup  ## build both wheels, install them into an empty environment, start them with and without the native core
 	./tests/wheel.sh
 
 full: check test e2e wheel coverage evidence  ## all of it at full size

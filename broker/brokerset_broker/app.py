@@ -178,6 +178,7 @@ class Broker:
             port=self.port,
             cluster=self.settings.broker_cluster_name,
             broker=self.settings.broker_name,
+            native=native.description,
         )
         return self.port
 

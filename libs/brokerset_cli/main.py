@@ -112,8 +112,25 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
 
 
+def show_versions(context: click.Context) -> None:
+    """Print the version of the program and what is known of the native core, and end."""
+    from importlib.metadata import version
+
+    from brokerset_formats import native
+
+    click.echo(f"brokerset, version {version('brokerset')}\nnative core: {native.description}")
+    context.exit()
+
+
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="brokerset", prog_name="brokerset")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=lambda context, _, asked: show_versions(context) if asked else None,
+    help="Show the version, and whether the native core is used.",
+)
 def main() -> None:
     """RocketMQ-compatible messaging, on Kubernetes and on one machine.
 

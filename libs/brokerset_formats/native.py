@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 VARIABLE: Final = "BROKERSET_NATIVE"
+WISHES: Final = ("auto", "off", "require")
 
 INTERFACE: Final = 1
 """The interface that this code speaks; a module with another number is not used."""
@@ -22,8 +23,13 @@ class NativeCoreMissing(ImportError):
     """`BROKERSET_NATIVE=require`, and there is no native core that can be used."""
 
 
-def _load(wish: str) -> tuple[ModuleType | None, str]:
-    """The module, or None; and in a few words which path runs, and why."""
+def load(wish: str) -> tuple[ModuleType | None, str]:
+    """The module, or None; and in a few words which path runs, and why. `wish` is one of `WISHES`.
+
+    Raises `NativeCoreMissing` if the module is required and missing, `ValueError` for an unknown wish.
+    """
+    if wish not in WISHES:
+        raise ValueError(f"{VARIABLE}={wish} is none of {', '.join(WISHES)}; set one of them, or nothing")
     if wish == "off":
         return None, f"off ({VARIABLE}=off)"
     try:
@@ -43,5 +49,8 @@ def _load(wish: str) -> tuple[ModuleType | None, str]:
     return brokerset_native, f"on ({brokerset_native.__version__})"
 
 
-core, description = _load(os.environ.get(VARIABLE, "auto"))
+core, description = load(os.environ.get(VARIABLE) or "auto")
 """The module (None: pure Python runs), and what `brokerset --version` says of it."""
+
+version: Final[str] = core.__version__ if core is not None else ""
+"""Version of the module that runs; empty without one."""

@@ -129,7 +129,7 @@ mod tests {
             put_record(&mut out, &head, &parts);
             assert_eq!(out.len() - 1, parts.size());
             assert_eq!(out[1..5], (parts.size() as u32).to_be_bytes());
-            assert_eq!(out.ends_with(b"\x02"), true);
+            assert!(out.ends_with(b"\x02"));
         }
     }
 

@@ -42,6 +42,7 @@ from brokerset_broker.tables.offsets import OffsetManager
 from brokerset_broker.tables.ordered.ordered_tables import OrderedTables
 from brokerset_broker.tables.producers import ProducerTable
 from brokerset_broker.tables.topics import TopicManager
+from brokerset_formats import native
 from brokerset_formats.names import DLQ_PREFIX, RETRY_PREFIX, is_retry_topic, is_system_group
 from brokerset_formats.records import store_timestamp_at
 from brokerset_protocol.codes import LANGUAGE_NAMES
@@ -200,6 +201,9 @@ class BrokerCollector(Collector):
             "Whether a name server knows this broker.",
             labels=[*self._labels, "name_server"],
         )
+        core = self._own_gauges("native_core", "Whether the native core moves the bytes.", ["version"])
+        core.add_metric(self._values(native.version), native.core is not None)
+        yield core
         registered = set(broker.registrar.registered)
         for address in broker.registrar.addresses:
             name_servers.add_metric(self._values(address), address in registered)

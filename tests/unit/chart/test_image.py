@@ -33,9 +33,20 @@ def test_nothing_gets_into_the_image_that_is_not_locked() -> None:
     """Every installation from the index checks hashes; our own wheel is installed without an index."""
     installs = [line for line in DOCKERFILE.splitlines() if "pip install" in line]
 
-    assert len(installs) == 5
+    assert len(installs) == 6
     for line in installs:
         assert "--require-hashes" in line or "--no-index" in line
+
+
+def test_both_images_have_the_native_core() -> None:
+    """It is copied into what both install, built from the locked crates, and the build fails without it."""
+    assert "maturin build --release --locked" in DOCKERFILE
+    for packages in ("packages", "spark-packages"):
+        stage = DOCKERFILE.partition(f" AS {packages}\n")[2].partition("\nFROM ")[0]
+        assert "COPY --from=native /wheel /wheel\n" in stage
+    for image in ("spark", "runtime"):
+        stage = DOCKERFILE.partition(f" AS {image}\n")[2].partition("\nFROM ")[0]
+        assert "BROKERSET_NATIVE=require python -c" in stage
 
 
 def test_both_images_run_as_the_same_user() -> None:
@@ -116,7 +127,7 @@ def test_the_image_has_the_locked_versions_of_everything_else() -> None:
 
     assert runtime.items() <= operator.items()
     assert {"kopf", "cronsim", "tzdata"} <= operator.keys()
-    assert "hatchling" in _locked("build")
+    assert {"hatchling", "maturin"} <= _locked("build").keys()
     assert _locked("build").items() <= _locked("dev").items()
 
 
