@@ -521,8 +521,8 @@ class Broker:
             parked_pulls=self.parked_pulls, admission=admission, stats=stats, access=access,
             shared=self._shared_groups,
         )  # fmt: skip
-        part = self.part
-        if native.core is not None and self._lane is not None and not isinstance(part, LedgerMember):
+        part = self._plain_part
+        if native.core is not None and self._lane is not None and part is not None:
             self._pull_lane = PullLane(
                 native.core, live=live, store=store, topics=topics, groups=groups, consumers=consumers,
                 offsets=offsets, admission=admission, stats=stats, access=access,
@@ -564,10 +564,15 @@ class Broker:
             served.update(processor.handlers())
         return SignedRequests(refuse=self.settings.refuse_signed_requests).around(served)
 
+    @property
+    def _plain_part(self) -> GroupMember | Alone | None:
+        """The part whose plain requests the native core may serve; a DLedger has its own way of appending."""
+        return self._part if isinstance(self._part, Alone) else self.member
+
     def _send_lane(self) -> SendLane | None:
-        """The native way of sends, where there is one. A DLedger has its own way of appending."""
-        part = self.part
-        if native.core is None or isinstance(part, LedgerMember) or self.settings.refuse_signed_requests:
+        """The native way of sends, where there is one."""
+        part = self._plain_part
+        if native.core is None or part is None or self.settings.refuse_signed_requests:
             return None
         lane = SendLane(
             native.core, store=self.store, topics=self.topics, admission=self.admission, stats=self.stats,
