@@ -40,6 +40,7 @@ SIZES = {
     "full": Size(rounds=5, seconds=2.5, warm=0.5, backlog=300_000, load_bytes=4 * GIB),
 }
 T = TypeVar("T")
+ERRORS = (WrongAnswer, stack.StackError, OSError, subprocess.SubprocessError)
 GROUPS = ("start", "broker", "loaded", "replicas", "slave")
 WAIT_SECONDS = 20.0
 """How long the machine may take to become quiet."""
@@ -77,7 +78,10 @@ class Bench:
                   "slave": self.slaves}  # fmt: skip
         for name in self.options.groups:
             begun = time.monotonic()
-            groups[name]()
+            try:
+                groups[name]()
+            except ERRORS as error:
+                self.failed.append(f"{name}: {error}")  # what other groups have measured is worth keeping
             print(f"{name} took {time.monotonic() - begun:.0f} s", flush=True)
 
     def observe(self, case: str, side: Side, run: Callable[[], Run]) -> None:
@@ -86,7 +90,7 @@ class Bench:
         for _ in range(TRIES if self.size.rounds > 1 else 1):
             try:
                 runs.append(run())
-            except (WrongAnswer, stack.StackError, OSError, subprocess.SubprocessError) as error:
+            except ERRORS as error:
                 self.failed.append(f"{case}, {side.name}: {error}")
                 print(self.failed[-1], flush=True)
                 break
@@ -184,7 +188,7 @@ class Bench:
                 try:
                     for case, run in replicas.sends(side, self.load, size.seconds, size.warm, pin=pin):
                         self.add(case, side, run)
-                except (WrongAnswer, stack.StackError) as error:
+                except ERRORS as error:
                     self.failed.append(f"replicas, {side.name}: {error}")
 
     def slaves(self) -> None:
@@ -296,27 +300,31 @@ def main() -> int:
     # Servers lead sessions of their own, some stand still: they are ended whatever ends this.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     bench = Bench(options, measured, size)
-    refused = ""
+    refused, target = "", options.out
     try:
         bench.run()
+        target = stack.ROOT / history.FILE if options.record else target  # only what came to its end
     except quiet.MachineBusy as error:
         refused = str(error)
-    if bench.record.cases:
-        history.append(
-            stack.ROOT / history.FILE if options.record and not refused else options.out, bench.record
-        )
-        print(f"\n{report.results(bench.record)}\n")
-        for title, lines in (
-            ("goals that are missed", report.missed(bench.record)),
-            ("disturbed", report.disturbances(bench.record)),
-            ("set", bench.record.notes),
-            ("failed", bench.failed),
-        ):
-            for line in lines:
-                print(f"{title}: {line}")
-    if refused:
-        print(refused)
+    finally:
+        end(bench, target, refused)
     return 1 if bench.failed or refused else 0
+
+
+def end(bench: Bench, target: Path, refused: str) -> None:
+    """Keep and print what was measured, whatever ended it."""
+    if bench.record.cases:
+        history.append(target, bench.record)
+        print(f"\n{report.results(bench.record)}\n")
+    for title, lines in (
+        ("goals that are missed", report.missed(bench.record)),
+        ("disturbed", report.disturbances(bench.record)),
+        ("set", bench.record.notes),
+        ("failed", bench.failed),
+        ("refused", [refused] if refused else []),
+    ):
+        for line in lines:
+            print(f"{title}: {line}")
 
 
 if __name__ == "__main__":
