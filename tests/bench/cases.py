@@ -156,6 +156,20 @@ def e2e_over_roll(running: Running, context: Context) -> Run:
     return Run({**run.values, "rolled": float(rolled)}, run.use, run.generator)
 
 
+def prewarm(running: Running, context: Context) -> None:
+    """Everything that is measured, once and unmeasured: a JVM compiles only what has run often, and is slow until then."""
+    server, seconds = running.server, running.side.prewarm_seconds
+    for flags in ({"size": BODY, "window": 64}, {"size": BODY, "window": 4, "batch": 32}):
+        topic = generator.new_topic(server.port, "prewarm")
+        context.load.answer(server.address, "send", topic, {**flags, "seconds": seconds, "warm": 0})
+    topic = backlog(running, context)
+    runs = [("pull", topic, {"size": BODY})]
+    context.load.measured(server.address, running.cpu_seconds, runs, again_until=seconds / 2)
+    context.load.answer(
+        server.address, "e2e", topic, {"size": BODY, "rate": E2E_RATE, "seconds": seconds / 2}
+    )
+
+
 def synced(records: int) -> Callable[[Path], float]:
     """The floor below sends that wait for the disk, so many at a time."""
     return lambda folder: floors.synced_per_second(folder, records, FLOOR_SECONDS)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from tests.bench import floors, generator, machine, priority, replication
+from tests.bench import floors, generator, machine, priority, replication, sides
 from tests.bench.cases import BODY
 from tests.bench.generator import Generator, Run
 from tests.bench.sides import Side
@@ -44,8 +44,9 @@ def planned(side: Side, replicas: int, log_file_bytes: int, *expected: str, pin:
 
 
 def start(group: BenchSet, brokers: list[ServerProcess]) -> str:
-    """Start it; returns the address of the master, when all brokers are in sync."""
+    """Start it; returns the address of the master, when all brokers are in sync and it serves."""
     view = replication.start(group, brokers)
+    sides.await_first_send(port_of(view.master))
     for process in (*group.controllers, *group.brokers):
         if process.running:
             priority.raise_session(process.pid)

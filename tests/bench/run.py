@@ -20,10 +20,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from tests.bench import history, priority, quiet, replicas, report, sides
-from tests.bench.cases import BROKER_CASES, LOADED_CASES, Case, Context, Size
-from tests.bench.generator import Generator, Run, WrongAnswer, new_topic
+from tests.bench.cases import BROKER_CASES, LOADED_CASES, Case, Context, Size, prewarm
+from tests.bench.generator import Generator, Run, WrongAnswer
 from tests.bench.goals import FLOOR
 from tests.bench.quiet import Observation, Patience
 from tests.bench.sides import Running, Side
@@ -36,8 +37,10 @@ GIB = 1 << 30
 SIZES = {
     "smoke": Size(rounds=1, seconds=1.0, warm=0.2, backlog=50_000, load_bytes=GIB // 4),
     "small": Size(rounds=1, seconds=2.5, warm=0.5, backlog=300_000, load_bytes=GIB),
-    "full": Size(rounds=5, seconds=4.0, warm=1.0, backlog=500_000, load_bytes=4 * GIB),
+    "full": Size(rounds=5, seconds=2.5, warm=0.5, backlog=300_000, load_bytes=4 * GIB),
 }
+T = TypeVar("T")
+ERRORS = (WrongAnswer, stack.StackError, OSError, subprocess.SubprocessError)
 GROUPS = ("start", "broker", "loaded", "replicas", "slave")
 WAIT_SECONDS = 20.0
 """How long the machine may take to become quiet."""
@@ -69,20 +72,17 @@ class Bench:
             priority.description(permitted(), options.pin),
         )
 
-    def ordered(self, number: int) -> list[Side]:
-        """The sides in the order of this round: none is always the first after something else."""
-        first = number % len(self.sides)
-        return self.sides[first:] + self.sides[:first]
-
     def run(self) -> None:
-        """Every group of cases in every round."""
+        """Every group of cases."""
         groups = {"start": self.starts, "broker": self.brokers, "loaded": self.loaded, "replicas": self.groups,
                   "slave": self.slaves}  # fmt: skip
-        for number in range(self.size.rounds):
-            for name in self.options.groups:
-                begun = time.monotonic()
-                groups[name](number)
-                print(f"round {number + 1}: {name} took {time.monotonic() - begun:.0f} s", flush=True)
+        for name in self.options.groups:
+            begun = time.monotonic()
+            try:
+                groups[name]()
+            except ERRORS as error:
+                self.failed.append(f"{name}: {error}")  # what other groups have measured is worth keeping
+            print(f"{name} took {time.monotonic() - begun:.0f} s", flush=True)
 
     def observe(self, case: str, side: Side, run: Callable[[], Run]) -> None:
         """Run it, and once more when others disturbed it; add what came out."""
@@ -90,7 +90,7 @@ class Bench:
         for _ in range(TRIES if self.size.rounds > 1 else 1):
             try:
                 runs.append(run())
-            except (WrongAnswer, stack.StackError, OSError, subprocess.SubprocessError) as error:
+            except ERRORS as error:
                 self.failed.append(f"{case}, {side.name}: {error}")
                 print(self.failed[-1], flush=True)
                 break
@@ -113,47 +113,46 @@ class Bench:
         disturbed = f"others {run.use.others:.2f}, stolen {run.use.stolen:.2f}"
         print(f"{case}, {side.name}: {values}; cores: generator {run.generator:.2f}, {disturbed}", flush=True)
 
-    def brokers(self, number: int) -> None:
+    def brokers(self) -> None:
         """One broker of each side, for each way of flushing."""
         for flush in ("ASYNC_FLUSH", "SYNC_FLUSH"):
-            self.cases(number, [case for case in BROKER_CASES if case.flush == flush], flush)
+            self.cases([case for case in BROKER_CASES if case.flush == flush], flush)
 
-    def loaded(self, number: int) -> None:
+    def loaded(self) -> None:
         """End to end while the disk is busy."""
-        self.cases(number, list(LOADED_CASES), "ASYNC_FLUSH")
+        self.cases(list(LOADED_CASES), "ASYNC_FLUSH")
 
-    def cases(self, number: int, cases: list[Case], flush: str) -> None:
-        """Cases in one round, each on all sides."""
+    def cases(self, cases: list[Case], flush: str) -> None:
+        """Cases in all rounds, each on all sides in turn."""
         chosen = [case for case in cases if not self.options.cases or case.name in self.options.cases]
         if not chosen:
             return
         with stack.Workspace("bench") as folder:
             settings = {"flushDiskType": flush}
-            with sides.started(self.ordered(number), folder, settings, pin=self.options.pin) as brokers:
+            with sides.started(self.sides, folder, settings, pin=self.options.pin) as brokers:
                 context = Context(self.load, self.size, {})
                 for running in brokers:
                     running.thaw()
-                    self.prewarm(running)
+                    prewarm(running, context)
                     running.freeze()
-                for case in chosen:
-                    sides.sync_disk(folder)
-                    quiet.await_quiet(self.patience)
-                    if case.floor is not None:
-                        self.record.add(case.name, "perSecond", FLOOR, case.floor(folder))
-                    for running in brokers:
-                        sides.sync_disk(folder)
-                        running.thaw()
-                        time.sleep(THAW_SECONDS)
-                        self.observe(case.name, running.side, partial(case.act, running, context))
-                        running.freeze()
+                for number in range(self.size.rounds):
+                    for case in chosen:
+                        self.case(case, rotated(brokers, number), context, folder)
                 if chosen[0] in BROKER_CASES and flush == "ASYNC_FLUSH":
                     self.memory("loadedMiB", brokers)
 
-    def prewarm(self, running: Running) -> None:
-        """Load that is not measured."""
-        seconds = running.side.prewarm_seconds
-        flags = {"size": 1024, "window": 64, "seconds": seconds, "warm": 0}
-        self.load.answer(running.server.address, "send", new_topic(running.server.port, "prewarm"), flags)
+    def case(self, case: Case, brokers: Sequence[Running], context: Context, folder: Path) -> None:
+        """One case in one round."""
+        sides.sync_disk(folder)
+        quiet.await_quiet(self.patience)
+        if case.floor is not None:
+            self.record.add(case.name, "perSecond", FLOOR, case.floor(folder))
+        for running in brokers:
+            sides.sync_disk(folder)
+            running.thaw()
+            time.sleep(THAW_SECONDS)
+            self.observe(case.name, running.side, partial(case.act, running, context))
+            running.freeze()
 
     def memory(self, metric: str, brokers: Sequence[Running]) -> None:
         """Pages of each broker that are no pages of files."""
@@ -161,43 +160,52 @@ class Bench:
             value = sum(memory_mib(pid)["anonymous"] for pid in running.tree())
             self.record.add("memory", metric, running.side.name, value)
 
-    def starts(self, number: int) -> None:
+    def starts(self) -> None:
         """From the start of a process to its first acknowledged send, with its files in the page cache and without."""
-        for metric in ("warmMs", "coldMs"):
-            quiet.await_quiet(self.patience)
-            for side in self.ordered(number):
-                if metric == "coldMs":
-                    side.evict_files()
-                with (
-                    stack.Workspace("bench-start") as folder,
-                    sides.started([side], folder, {}, pin=self.options.pin) as brokers,
-                ):
-                    self.record.add("start", metric, side.name, brokers[0].started_ms)
-                    print(f"start, {side.name}: {metric} {brokers[0].started_ms:.0f}", flush=True)
-                    if metric == "warmMs":
-                        brokers[0].thaw()
-                        time.sleep(IDLE_SECONDS)
-                        self.memory("idleMiB", brokers)
+        for number in range(self.size.rounds):
+            for metric in ("warmMs", "coldMs"):
+                quiet.await_quiet(self.patience)
+                for side in rotated(self.sides, number):
+                    if metric == "coldMs":
+                        side.evict_files()
+                    with (
+                        stack.Workspace("bench-start") as folder,
+                        sides.started([side], folder, {}, pin=self.options.pin) as brokers,
+                    ):
+                        self.record.add("start", metric, side.name, brokers[0].started_ms)
+                        print(f"start, {side.name}: {metric} {brokers[0].started_ms:.0f}", flush=True)
+                        if metric == "warmMs":
+                            brokers[0].thaw()
+                            time.sleep(IDLE_SECONDS)
+                            self.memory("idleMiB", brokers)
 
-    def groups(self, number: int) -> None:
+    def groups(self) -> None:
         """Three replicas, one side after the other."""
         size, pin = self.size, self.options.pin
-        for side in self.ordered(number):
-            quiet.await_quiet(self.patience)
-            try:
-                for case, run in replicas.sends(side, self.load, size.seconds, size.warm, pin=pin):
-                    self.add(case, side, run)
-            except (WrongAnswer, stack.StackError) as error:
-                self.failed.append(f"replicas, {side.name}: {error}")
+        for number in range(self.size.rounds):
+            for side in rotated(self.sides, number):
+                quiet.await_quiet(self.patience)
+                try:
+                    for case, run in replicas.sends(side, self.load, size.seconds, size.warm, pin=pin):
+                        self.add(case, side, run)
+                except ERRORS as error:
+                    self.failed.append(f"replicas, {side.name}: {error}")
 
-    def slaves(self, number: int) -> None:
+    def slaves(self) -> None:
         """An empty slave, one side after the other, and the floor below it."""
         size = min(self.size.load_bytes, 2 * GIB)
-        self.record.add("empty-slave", "MiBps", FLOOR, replicas.copy_floor(min(size, GIB)))
-        for side in self.ordered(number):
-            quiet.await_quiet(self.patience)
-            copy = partial(replicas.empty_slave, side, self.load, size, pin=self.options.pin)
-            self.observe("empty-slave", side, copy)
+        for number in range(self.size.rounds):
+            self.record.add("empty-slave", "MiBps", FLOOR, replicas.copy_floor(min(size, GIB)))
+            for side in rotated(self.sides, number):
+                quiet.await_quiet(self.patience)
+                copy = partial(replicas.empty_slave, side, self.load, size, pin=self.options.pin)
+                self.observe("empty-slave", side, copy)
+
+
+def rotated(sequence: Sequence[T], number: int) -> list[T]:
+    """In the order of this round: nobody always comes first, or after the same one."""
+    first = number % len(sequence)
+    return [*sequence[first:], *sequence[:first]]
 
 
 def permitted() -> bool:
@@ -292,27 +300,31 @@ def main() -> int:
     # Servers lead sessions of their own, some stand still: they are ended whatever ends this.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     bench = Bench(options, measured, size)
-    refused = ""
+    refused, target = "", options.out
     try:
         bench.run()
+        target = stack.ROOT / history.FILE if options.record else target  # only what came to its end
     except quiet.MachineBusy as error:
         refused = str(error)
-    if bench.record.cases:
-        history.append(
-            stack.ROOT / history.FILE if options.record and not refused else options.out, bench.record
-        )
-        print(f"\n{report.results(bench.record)}\n")
-        for title, lines in (
-            ("goals that are missed", report.missed(bench.record)),
-            ("disturbed", report.disturbances(bench.record)),
-            ("set", bench.record.notes),
-            ("failed", bench.failed),
-        ):
-            for line in lines:
-                print(f"{title}: {line}")
-    if refused:
-        print(refused)
+    finally:
+        end(bench, target, refused)
     return 1 if bench.failed or refused else 0
+
+
+def end(bench: Bench, target: Path, refused: str) -> None:
+    """Keep and print what was measured, whatever ended it."""
+    if bench.record.cases:
+        history.append(target, bench.record)
+        print(f"\n{report.results(bench.record)}\n")
+    for title, lines in (
+        ("goals that are missed", report.missed(bench.record)),
+        ("disturbed", report.disturbances(bench.record)),
+        ("set", bench.record.notes),
+        ("failed", bench.failed),
+        ("refused", [refused] if refused else []),
+    ):
+        for line in lines:
+            print(f"{title}: {line}")
 
 
 if __name__ == "__main__":
