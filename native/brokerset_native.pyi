@@ -91,9 +91,9 @@ class SendLane:
 
         `now`: milliseconds; `born_host`: the client's; `index`: the file that is written, None without an
         index; `topics`, `queues`: the tables by name and by (name, queue id); `waiting_max`: requests that
-        may wait for an answer; `replies_max`: bytes of answers at which it stops. None
-        if the first frame is not one; else bytes served, messages stored, answers, their frames, the end of
-        the log, and the queues that have arrivals since (None: no new ones).
+        may wait for an answer; `replies_max`: bytes of answers at which it stops. None if the first frame is
+        not one; else bytes served, messages stored, answers, their frames, the end of the log, and the queues
+        that have arrivals since (None: no new ones).
         """
 
 def take_records(

@@ -29,9 +29,6 @@ from brokerset_protocol.commands import FRAME_SIZE_MAX
 from brokerset_runtime.remoting import Connection
 from brokerset_spec.broker_settings import BrokerSettings
 
-LANE_BYTES_MAX: Final = 256 * 1024
-"""Bytes of answers to one chunk of input; its other pulls then go the way that waits for the peer to read."""
-
 ALL_TAGS: Final = (None, "", "*")
 """Subscriptions to messages with any tag."""
 
@@ -80,9 +77,15 @@ class PullLane:
         """Serve the plain pulls at the beginning of `data`; returns their bytes."""
         done = answered = 0
         pull = self._read(data, 0)
-        if pull is None or not self._admission.permission & PERM_READ or not self.is_open():
+        if (
+            pull is None
+            or not self._admission.permission & PERM_READ
+            or not self.is_open()
+            or connection.in_flight_room <= 0
+        ):
             return 0
-        while pull is not None:
+        room = connection.answers_room
+        while pull is not None and answered < room:
             reply = self._reply(connection, *pull)
             if reply is None:
                 break
@@ -90,7 +93,7 @@ class PullLane:
             self.served += 1
             done = pull[0]
             answered += len(reply)
-            pull = self._read(data, done) if answered < LANE_BYTES_MAX else None
+            pull = self._read(data, done)
         return done
 
     def _reply(

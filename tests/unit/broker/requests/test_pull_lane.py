@@ -13,7 +13,7 @@ import pytest
 from brokerset_broker.live_settings import LiveSettings
 from brokerset_broker.requests.admission import Admission
 from brokerset_broker.requests.pull import PullProcessor
-from brokerset_broker.requests.pull_lane import LANE_BYTES_MAX, PullLane
+from brokerset_broker.requests.pull_lane import PullLane
 from brokerset_broker.requests.statistics import BrokerStats
 from brokerset_broker.store import MessageStore
 from brokerset_broker.tables.consumers import ConsumerGroup, make_subscription
@@ -59,6 +59,8 @@ class Side:
     def __init__(self, world: World, *, lane: bool) -> None:
         live, clock = world.live, world.clock
         self.peer = ("10.0.0.1", 54321)
+        self.in_flight_room = 8_192
+        self.answers_room = 1 << 20
         self.sent: list[bytes] = []
         self.parked: list[tuple[Any, ...]] = []
         self.offsets = OffsetManager(live, clock)
@@ -233,9 +235,9 @@ def test_records_that_are_not_confirmed_are_not_given(world: World) -> None:
     assert served(world) == 2
 
 
-@pytest.mark.parametrize("closed", ["role", "permission"])
-def test_a_broker_that_may_not_be_read_serves_nothing_this_way(world: World, closed: str) -> None:
-    """Role and permission are asked for each chunk."""
+@pytest.mark.parametrize("closed", ["role", "permission", "requests", "answers"])
+def test_where_pulls_may_not_be_served_now_nothing_is_served_this_way(world: World, closed: str) -> None:
+    """Role, permission, and the connection's room for requests and answers are asked for each chunk."""
     world.fill(random.Random(3))
     assert world.native.lane is not None
     data = request(PLAIN)
@@ -244,8 +246,12 @@ def test_a_broker_that_may_not_be_read_serves_nothing_this_way(world: World, clo
 
     if closed == "role":
         world.native.lane.is_open = lambda: False
-    else:
+    elif closed == "permission":
         world.admission.permission = 2
+    elif closed == "requests":
+        world.native.in_flight_room = 0
+    else:
+        world.native.answers_room = 0
 
     assert world.native.lane.serve(connection, data) == 0
 
@@ -259,8 +265,9 @@ def test_pulls_behind_much_that_was_answered_are_left_to_the_path_that_waits_for
     connection: Any = world.native
     assert world.native.lane is not None
 
-    done = world.native.lane.serve(connection, data * 2_000)
+    done = world.native.lane.serve(connection, data * 5_000)
 
     answered = sum(map(len, world.native.sent))
-    assert 0 < done < len(data) * 2_000
-    assert LANE_BYTES_MAX <= answered < LANE_BYTES_MAX + 16_384
+    room = world.native.answers_room
+    assert 0 < done < len(data) * 5_000
+    assert room <= answered < room + 16_384
