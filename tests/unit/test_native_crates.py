@@ -70,7 +70,7 @@ def test_every_crate_has_an_allowed_licence() -> None:
         "--format-version=1",
         "--locked",
         "--manifest-path",
-        NATIVE / "Cargo.toml",
+        str(NATIVE / "Cargo.toml"),
     ]
     done = subprocess.run(command, capture_output=True, timeout=CARGO_SECONDS_MAX, check=True)
     packages = {each["name"]: each["license"] for each in json.loads(done.stdout)["packages"]}
