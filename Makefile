@@ -6,6 +6,7 @@ export PATH := $(BIN):$(PATH)
 export PYTHONDONTWRITEBYTECODE :=
 SEEDS ?= 200
 FUZZ ?= 1000000
+FUZZ_SECONDS ?= 60
 CRASHES ?= 200
 ROUNDS ?= 20
 CUT_RUNS ?= 1
@@ -19,6 +20,8 @@ IMAGE_SPARK ?= brokerset-spark:dev
 HELM ?= helm
 SETS ?= 1000
 WORKERS ?= 2
+WITHOUT_NATIVE ?= tests/unit/broker/store tests/unit/formats tests/property/test_store_model.py tests/property/test_store_properties.py \
+    tests/property/test_protocol_frames.py tests/integration/broker/test_send_and_pull.py
 PROFILE ?= ci
 MUTATIONS ?= 0
 HISTORIES ?= 60
@@ -27,12 +30,9 @@ ORDER ?= Strict
 CONSUME ?= Exclusive
 DAMAGES ?= 10000
 RECORDS ?= 6000
-FUZZ_SECONDS ?= 60
-WITHOUT_NATIVE ?= tests/unit/broker/store tests/unit/formats tests/property/test_store_model.py tests/property/test_store_properties.py \
-    tests/property/test_protocol_frames.py tests/integration/broker/test_send_and_pull.py
 NATIVE_SOURCES := native/Cargo.toml native/Cargo.lock native/pyproject.toml $(wildcard native/*.pyi native/src/*.rs native/src/*/*.rs)
 
-.PHONY: help setup lock demo generate format check lint types layers native-check native-deny fuzz-native test test-python test-long test-spark mutation interop fuzz crash chaos ordered-chaos disks histories dledger-takeover damage network-cuts failover sim coverage evidence bench bench-spark e2e e2e-processes e2e-kubernetes scale-card image image-spark chart wheel full clean
+.PHONY: help setup lock demo generate format check lint types layers test test-long test-spark mutation interop fuzz crash chaos ordered-chaos disks histories dledger-takeover damage network-cuts failover sim coverage evidence bench bench-spark e2e e2e-processes e2e-kubernetes scale-card image image-spark chart wheel full clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "%-10s %s\n", $$1, $$2}'
@@ -84,6 +84,7 @@ layers: setup  ## who may import whom
 
 check: lint types layers  ## format, lint, types, layers
 
+.PHONY: native-check native-deny test-python fuzz-native
 native-check: setup  ## the native core: format, likely bugs, its unit tests (needs cargo, at best with clippy and rustfmt)
 	native/check
 

@@ -96,8 +96,8 @@ def run(program: Path, inputs: list[bytes], seconds: int, seed: int) -> int:
         found = CRATE / "artifacts" / f"{program.name}-"
         found.parent.mkdir(exist_ok=True)
         command = [
-            program,
-            corpus,
+            str(program),
+            str(corpus),
             f"-max_total_time={seconds}",
             f"-seed={seed}",
             f"-artifact_prefix={found}",
