@@ -6,6 +6,7 @@ export PATH := $(BIN):$(PATH)
 export PYTHONDONTWRITEBYTECODE :=
 SEEDS ?= 200
 FUZZ ?= 1000000
+FUZZ_SECONDS ?= 60
 CRASHES ?= 200
 ROUNDS ?= 20
 CUT_RUNS ?= 1
@@ -19,6 +20,8 @@ IMAGE_SPARK ?= brokerset-spark:dev
 HELM ?= helm
 SETS ?= 1000
 WORKERS ?= 2
+WITHOUT_NATIVE ?= tests/unit/broker/store tests/unit/formats tests/property/test_store_model.py tests/property/test_store_properties.py \
+    tests/property/test_protocol_frames.py tests/integration/broker/test_send_and_pull.py
 PROFILE ?= ci
 MUTATIONS ?= 0
 HISTORIES ?= 60
@@ -82,6 +85,17 @@ layers: setup  ## who may import whom
 
 check: lint types layers  ## format, lint, types, layers
 
+.PHONY: native-check native-deny test-python fuzz-native
+native-check: setup  ## the native core: format, likely bugs, its unit tests (needs cargo, at best with clippy and rustfmt)
+	native/check
+
+native-deny: setup  ## licences, versions and sources of the native core's crates; installs cargo-deny, which takes minutes
+	cargo deny --version 2> /dev/null || cargo install --quiet --locked cargo-deny
+	cd native && cargo deny --locked check licenses bans sources
+
+test-python: setup  ## the store, sends and pulls without the native core: pure Python serves where there is none
+	BROKERSET_NATIVE=off pytest -q -n $(WORKERS) --hypothesis-profile quick -m "not long and not slow" $(WITHOUT_NATIVE)
+
 test: setup  ## everything quick but the simulation, which is `make sim` (WORKERS=processes; TESTS=some of them)
 	pytest -q -n $(WORKERS) --dist worksteal --hypothesis-profile quick -m "not long and not slow" --costs --cost-max 15 $(TESTS)
 
@@ -104,6 +118,9 @@ interop: setup  ## real Java, C++ and Node clients and Java servers against ours
 fuzz: setup  ## mutated frames against a live broker, a name server and the HA ports of a group (FUZZ=number of frames)
 	python tests/faults/fuzz.py --frames $(FUZZ)
 	python tests/faults/ha_fuzz.py --frames $(FUZZ)
+
+fuzz-native: setup  ## the byte work of the native core under libFuzzer; needs cargo and c++ (FUZZ_SECONDS=of each target)
+	python tests/faults/native_fuzz.py --seconds $(FUZZ_SECONDS)
 
 crash: setup  ## kill -9 in the middle of writing, receiving and cutting, many times (CRASHES=number)
 	python tests/faults/crash.py --runs $(CRASHES)
@@ -181,7 +198,7 @@ chart: setup  ## check the chart, pack it into dist/ (HELM=program)
 wheel: setup  ## build both wheels, install them into an empty environment, start them with and without the native core
 	./tests/wheel.sh
 
-full: check test e2e wheel coverage evidence  ## all of it at full size
+full: check native-check native-deny test test-python e2e wheel coverage evidence  ## all of it at full size
 	$(MAKE) test-long PROFILE=full
 	pytest -q -m slow tests/unit tests/property tests/scenario tests/simulation tests/integration
 	$(MAKE) sim SEEDS=10000
@@ -189,6 +206,7 @@ full: check test e2e wheel coverage evidence  ## all of it at full size
 	$(MAKE) mutation
 	$(MAKE) interop INTEROP=all
 	$(MAKE) fuzz FUZZ=5000000
+	$(MAKE) fuzz-native FUZZ_SECONDS=600
 	$(MAKE) crash CRASHES=500
 	$(MAKE) dledger-takeover RECORDS=1000000
 	$(MAKE) chaos ROUNDS=50

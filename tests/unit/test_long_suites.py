@@ -34,6 +34,7 @@ def _names(*changed: str) -> set[str]:
             {"test-spark", "interop-migrated-stores", "dledger-takeover"},
         ),
         ("Dockerfile", {"image-spark"}),
+        ("native/src/frames.rs", {"fuzz-native", "interop-migrated-stores"}),
     ],
 )
 def test_a_change_needs_the_suites_that_are_about_it(path: str, suites: set[str]) -> None:
