@@ -254,6 +254,31 @@ def test_records_are_taken_as_by_python(messages: list[tuple[Record, bool]], see
     assert taken == walk.answer()
 
 
+def test_a_topic_too_long_for_the_first_version_is_left_to_python() -> None:
+    assert core is not None
+    record = Record(
+        queue_id=0,
+        queue_offset=0,
+        offset=START,
+        born_timestamp=1,
+        born_host=V4,
+        store_timestamp=1,
+        store_host=V4,
+        body=b"",
+        topic="T" * 127,
+    )
+    data = encode_record(record)
+    longer = (len(data) + 1).to_bytes(4, "big") + data[4:88] + b"\x80T" + data[89:]
+
+    ends = []
+    for log in (data, longer):
+        options = {"stop": 300, "limit": 300, "records_max": 1, "entry_head": 0, "verify_crc": True}
+        taken = core.take_records(memoryview(log), START, 0, units=True, index=True, **options)
+        ends.append(taken and taken[0])
+
+    assert ends == [len(data), None]
+
+
 entries_lists = st.lists(
     st.tuples(st.integers(0, 2**31 - 1) | st.integers(0, 9), st.integers(0, 9), st.integers(0, 3_000)),
     max_size=30,
