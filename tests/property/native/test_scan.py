@@ -25,6 +25,7 @@ from brokerset_formats.records import (
     BLANK,
     MAGIC_BLANK,
     MAGIC_V1,
+    RECORD_SIZE_MIN,
     Record,
     RecordHead,
     encode_record,
@@ -52,6 +53,7 @@ PIECES = [
 PIECES += [b" ", b"a", b"B", b"\0", "é".encode(), "😀".encode(), b"\xff", b"\xed\xa0\x80", b"DELAY\x013\2"]
 pieces = st.sampled_from(PIECES)
 raws = st.lists(pieces | st.binary(max_size=9), max_size=12).map(b"".join)
+endings = st.sampled_from([b""] * 8 + [b"\0"])
 
 
 def is_text(raw: bytes) -> bool:
@@ -107,7 +109,7 @@ records = st.builds(
     store_timestamp=st.integers(0, 5_000) | st.integers(-(2**63), 2**63 - 1),
     store_host=st.sampled_from([V4, V4, V6]),
     body=st.binary(max_size=40),
-    properties=raws,
+    properties=st.tuples(raws, endings).map(b"".join),
 )
 
 
@@ -120,6 +122,8 @@ def log_of(messages: list[tuple[Record, bool]], rolls: random.Random, entry_head
         number = numbers.get(queue, rolls.choice([0, 1, 7]))
         number += rolls.random() < 0.03
         offset = START + len(data) + entry_head + (rolls.random() < 0.02)
+        if rolls.random() < 0.03:  # as many as can be before it, or one more
+            number = offset // RECORD_SIZE_MIN + rolls.randrange(2)
         record = encode_record(replace(message, queue_offset=number, offset=offset), property_crc=with_crc)
         if entry_head:
             data += ENTRY_BEGIN.pack(MAGIC_NORMAL, entry_head + len(record)) + bytes(entry_head - 8)
@@ -248,6 +252,31 @@ def test_records_are_taken_as_by_python(messages: list[tuple[Record, bool]], see
             break
         walk.end = position + entry_head + head.size
     assert taken == walk.answer()
+
+
+def test_a_topic_too_long_for_the_first_version_is_left_to_python() -> None:
+    assert core is not None
+    record = Record(
+        queue_id=0,
+        queue_offset=0,
+        offset=START,
+        born_timestamp=1,
+        born_host=V4,
+        store_timestamp=1,
+        store_host=V4,
+        body=b"",
+        topic="T" * 127,
+    )
+    data = encode_record(record)
+    longer = (len(data) + 1).to_bytes(4, "big") + data[4:88] + b"\x80T" + data[89:]
+
+    ends = []
+    for log in (data, longer):
+        options = {"stop": 300, "limit": 300, "records_max": 1, "entry_head": 0, "verify_crc": True}
+        taken = core.take_records(memoryview(log), START, 0, units=True, index=True, **options)
+        ends.append(taken and taken[0])
+
+    assert ends == [len(data), None]
 
 
 entries_lists = st.lists(
