@@ -17,7 +17,9 @@ import tomllib
 from pathlib import Path
 
 from brokerset_formats.batches import BatchItem, encode_batch
+from brokerset_formats.hosts import Host
 from brokerset_formats.properties import encode_properties
+from brokerset_formats.records import Record, encode_record
 from brokerset_protocol.commands import Command, encode
 
 CRATE = Path(__file__).parents[2] / "native" / "fuzz"
@@ -32,6 +34,7 @@ COVERAGE = (
 )
 """What cargo-fuzz gives to the compiler, without the sanitizers, which only nightly Rust has."""
 
+HOST = Host(bytes([127, 0, 0, 1]), 10911)
 INPUT_SIZE_MAX = 4096
 BUILD_SECONDS_MAX = 600
 STOP_SECONDS_MAX = 120
@@ -60,12 +63,32 @@ def seeds() -> dict[str, list[bytes]]:
         for number, text in enumerate(properties)
         for code, body in ((310, b"body"), (320, batches[0]))
     ]
+    pull = {
+        "consumerGroup": "group", "topic": "topic", "queueId": "1", "queueOffset": "7", "maxMsgNums": "32",
+        "sysFlag": "2", "commitOffset": "0", "suspendTimeoutMillis": "15000", "subscription": "a || b",
+        "subVersion": "1790000000000", "expressionType": "TAG",
+    }  # fmt: skip
+    frames.append(encode(Command(11, pull, b"", opaque=9)))
+    logs = [_log(properties, crc=crc) for crc in (False, True)]
     return {
         "sends": [*frames, b"".join(frames)],
+        "scan": [bytes([flags]) + log for flags in (0, 2) for log in logs],
         "batches": batches,
         "properties": properties,
         "index": [bytes([1]), bytes([39, *range(256)]), bytes(1 + 40 + 7 * 4)],
     }
+
+
+def _log(properties: list[bytes], *, crc: bool) -> bytes:
+    """Records of one queue, one behind the other."""
+    log = b""
+    for number, each in enumerate(properties):
+        record = Record(
+            queue_id=1, queue_offset=0, offset=len(log), born_timestamp=1, born_host=HOST, store_timestamp=2,
+            store_host=HOST, body=b"body", topic=f"topic-{number}", properties=each,
+        )  # fmt: skip
+        log += encode_record(record, property_crc=crc)
+    return log
 
 
 def _fields(properties: str, *, batch: bool) -> dict[str, str]:

@@ -1,10 +1,12 @@
-//! A chunk of input: its frames, the header of each, the body of a batch, and the record of a message.
+//! A chunk of input: its frames, the header of each send and pull, the body of a batch, the record of a message.
 #![no_main]
 
 use brokerset_native::batches::read_batch;
 use brokerset_native::frames::frame_at;
 use brokerset_native::headers::{SendHeader, read_send};
+use brokerset_native::pull_headers::read_pull;
 use brokerset_native::records::{Head, Parts, put_record};
+use brokerset_native::scan::record_at;
 use libfuzzer_sys::fuzz_target;
 
 const FRAME_SIZE_MAX: usize = 1 << 20;
@@ -15,6 +17,10 @@ fuzz_target!(|data: &[u8]| {
     while let Some(frame) = frame_at(data, at, FRAME_SIZE_MAX) {
         assert_eq!(frame.end - at, 8 + frame.header.len() + frame.body.len());
         at = frame.end;
+        if let Some(pull) = read_pull(frame.header) {
+            assert!(pull.group.len() + pull.topic.len() < frame.header.len());
+            continue;
+        }
         let Some(header) = read_send(frame.header, &mut properties) else {
             continue;
         };
@@ -63,5 +69,8 @@ fn check_record(out: &mut Vec<u8>, header: &SendHeader, body: &[u8], properties:
         assert_eq!(out.len() - 1, parts.size());
         assert_eq!(out[0], 0x5a);
         assert_eq!(out[1..5], (parts.size() as u32).to_be_bytes());
+        if let Some(record) = record_at(&out[1..], 0, 0, true) {
+            assert_eq!((record.size, record.topic), (parts.size(), header.topic));
+        }
     }
 }
