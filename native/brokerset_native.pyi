@@ -53,11 +53,13 @@ class SendLane:
         topics: Mapping[str, Any],
         queues: Mapping[tuple[str, int], Any],
         waiting_max: int,
+        replies_max: int,
     ) -> tuple[int, int, int, bytes, int, list[Any] | None] | None:
         """Serve the plain sends at the beginning of `data`, which begins with a frame.
 
         `now`: milliseconds; `born_host`: the client's; `index`: the file that is written, None without an
         index; `topics`, `queues`: the tables by name and by (name, queue id); `waiting_max`: requests that
-        may wait for an answer. None if the first frame is not one; else bytes served, messages stored, answers,
-        their frames, the end of the log, and the queues that have arrivals since (None: no new ones).
+        may wait for an answer; `replies_max`: bytes of answers at which it stops. None
+        if the first frame is not one; else bytes served, messages stored, answers, their frames, the end of
+        the log, and the queues that have arrivals since (None: no new ones).
         """

@@ -40,7 +40,7 @@ pub fn read_send<'a>(header: &'a [u8], properties: &mut Vec<u8>) -> Option<SendH
             b"flag" => flag = Some(reader.integer()?),
             b"version" => version = Some(reader.integer()?),
             b"language" | b"serializeTypeCurrentRPC" => drop(reader.text()?),
-            b"remark" => reader.null()?,
+            b"remark" => drop(reader.text_or_null()?),
             b"extFields" if fields.is_none() => {
                 fields = Some(read_fields(&mut reader, properties)?)
             }
@@ -320,6 +320,14 @@ mod tests {
     }
 
     #[test]
+    fn the_remark_of_a_go_client_is_read() {
+        for remark in ["\"\"", "\"x\"", "null"] {
+            let text = JAVA.replace("\"flag\"", &format!("\"remark\":{remark},\"flag\""));
+            assert_eq!(read(&text).unwrap().0.opaque, 17);
+        }
+    }
+
+    #[test]
     fn every_beginning_of_a_header_is_declined() {
         assert!((0..JAVA.len()).all(|size| read(&JAVA[..size]).is_none()));
         assert!(read(&format!("{JAVA} ")).is_some());
@@ -344,7 +352,7 @@ mod tests {
             ("\"n\":", "\"brokersetForwarded\":"),
             ("\"opaque\":17", "\"opaque\":2147483648"),
             ("\"opaque\":17", "\"opaque\":1e3"),
-            ("\"version\":513", "\"remark\":\"x\""),
+            ("\"version\":513", "\"version\":513,\"remark\":7"),
             ("\\u0001AB12", "\\ud800AB12"),
             ("\\u0001AB12", "\\x41AB12"),
             ("\"b\":\"T\"", "\"b\":\"\\u0054\""),

@@ -256,8 +256,9 @@ impl SendLane {
     ///
     /// `now`: milliseconds; `born_host`: the client's; `index`: the file that is written, None without an index;
     /// `topics`, `queues`: the tables by name and by (name, queue id); `waiting_max`: requests that may wait for an
-    /// answer. None if the first frame is not one; else bytes served, messages stored, answers, their frames, the
-    /// end of the log, and the queues that have arrivals since (None: no new ones).
+    /// answer; `replies_max`: bytes of answers at which it stops. None if the first frame is not one; else bytes
+    /// served, messages stored, answers, their frames, the end of the log, and the queues that have arrivals since
+    /// (None: no new ones).
     #[allow(clippy::too_many_arguments, clippy::type_complexity)] // one call for each chunk
     fn serve<'py>(
         &mut self,
@@ -269,6 +270,7 @@ impl SendLane {
         topics: &Bound<'py, PyDict>,
         queues: &Bound<'py, PyDict>,
         waiting_max: usize,
+        replies_max: usize,
     ) -> PyResult<
         Option<(
             usize,
@@ -315,6 +317,7 @@ impl SendLane {
         let mut at = 0;
         let mut items = Vec::new();
         while self.plan.waiting < waiting_max
+            && self.plan.replies.len() < replies_max
             && let Some(frame) = frame_at(data, at, self.config.frame_size_max)
         {
             if !self.take_frame(&chunk, frame.header, frame.body, &mut items)? {

@@ -29,8 +29,9 @@ from brokerset_broker.requests.send_refusals import (
     refusal,
     topic_text,
 )
-from brokerset_broker.requests.statistics import BrokerStats, Flow
-from brokerset_broker.requests.traffic import TopicTraffic, Traffic
+from brokerset_broker.requests.statistics import BrokerStats
+from brokerset_broker.requests.topic_facts import TopicFacts
+from brokerset_broker.requests.traffic import Traffic
 from brokerset_broker.store.delay_levels import DelayLevels
 from brokerset_broker.store.errors import PutStatus, StoreRefused
 from brokerset_broker.store.message_store import MessageStore
@@ -110,24 +111,6 @@ def born_host(connection: Connection, ext: Mapping[str, str], *, in_group: bool)
                 pass  # no IP address: the peer's own is used
         known = connection.state["born_host"] = Host.from_text(*connection.peer).encode()
     return known
-
-
-class TopicFacts:
-    """What sends need to know of a topic, as long as its configuration is the same object."""
-
-    __slots__ = ("config", "flow", "is_ordered", "is_retry", "name_size", "queues", "traffic", "write_queues")
-
-    def __init__(self, config: TopicConfig, flow: Flow, traffic: TopicTraffic) -> None:
-        self.config = config
-        self.queues = max(config.read_queue_nums, config.write_queue_nums)
-        self.write_queues = config.write_queue_nums
-        self.is_ordered = False
-        """Whether it is an ordered subject: then stamps decide what is stored."""
-
-        self.is_retry = is_retry_topic(config.topic_name)
-        self.name_size = len(config.topic_name)
-        self.flow = flow
-        self.traffic = traffic
 
 
 class SendProcessor:

@@ -10,12 +10,13 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from brokerset_broker.requests.admission import PERM_WRITE, Admission
 from brokerset_broker.requests.replies import SendReplies
 from brokerset_broker.requests.send_refusals import CODES, STORED
 from brokerset_broker.requests.statistics import BrokerStats
+from brokerset_broker.requests.topic_facts import TopicFacts
 from brokerset_broker.store.consume_queue import ConsumeQueue
 from brokerset_broker.store.errors import PutStatus
 from brokerset_broker.store.message_store import MessageStore
@@ -25,13 +26,13 @@ from brokerset_protocol.commands import FRAME_SIZE_MAX, CommandReader, encode
 from brokerset_runtime.clock import Clock
 from brokerset_runtime.remoting import Connection
 
-if TYPE_CHECKING:
-    from brokerset_broker.requests.send import TopicFacts
-
 TIMED_MASK: Final = 31
 """One call of 32 is timed, since asking the clock costs as much as a message."""
 
 _NEVER: Final = 1 << 62
+
+_FIELDS: Final = ("queueId", "msgId", "queueOffset", "TRACE_ON", "MSG_REGION", "transactionId")
+"""Of an answer about a stored message, in the order of `SendReplies.reply`."""
 
 
 class SendLane:
@@ -111,6 +112,8 @@ class SendLane:
             or store.refusal is not None
             or (index is not None and (index.table is None or dispatcher.index_missing_from is not None))
             or not self.is_open()
+            or connection.in_flight_room <= 0
+            or connection.answers_room <= 0
         ):
             return 0
         when_durable = admission.when_durable
@@ -124,6 +127,7 @@ class SendLane:
             self._topics.items,
             store.queues_table.table,
             _NEVER if when_durable is None else connection.in_flight_room,
+            connection.answers_room if when_durable is None else _NEVER,
         )
         if served is None:
             return 0
@@ -176,7 +180,7 @@ def _with_status(replies: bytes, status: PutStatus) -> bytes:
     changed = []
     for reply in CommandReader().feed(replies):
         reply.code, reply.remark = code, status.value
-        if status not in STORED:
-            reply.ext = {}
+        ext = reply.ext
+        reply.ext = {name: ext[name] for name in _FIELDS if ext.get(name)} if status in STORED else {}
         changed.append(encode(reply))
     return b"".join(changed)

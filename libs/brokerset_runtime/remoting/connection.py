@@ -324,6 +324,11 @@ class Connection(asyncio.Protocol):
         """Requests that may be served besides those in flight."""
         return self._in_flight_max - self.in_flight
 
+    @property
+    def answers_room(self) -> int:
+        """Bytes of answers that may be queued before they have to leave."""
+        return self._limits.write_buffer_high - self._out_bytes
+
     def _serve_all(self, commands: Sequence[Command]) -> None:
         self._corked = True
         try:
