@@ -93,10 +93,18 @@ class FrameSource:
         return self._sent("plain", style, 310, ext, self.body(), flag=2 if source.random() < 0.1 else 0)
 
     def nearly_plain(self) -> Frame:
-        """A plain one, or one that differs from it in little."""
-        return self.source.choice(
-            (self.plain, self._special, self._special, self._odd_fields, self._odd_batch, self._spoilt_header)
-        )()
+        """A plain one, or one that differs from it in little; at times its topic changes before it."""
+        if self.source.random() < 0.04:
+            return self._configuring()
+        draws = (
+            self.plain,
+            self._special,
+            self._special,
+            self._odd_fields,
+            self._odd_batch,
+            self._spoilt_header,
+        )
+        return self.source.choice(draws)()
 
     def crowding(self) -> Frame:
         """A plain one, or what clients send in between, which may wait for its answer."""
@@ -180,6 +188,8 @@ class FrameSource:
                 "f": source.choice(("1", "2", "3", "256", "1025")),
                 "h": source.choice(("0", "1", "255", "256", "2147483647")),
             }
+        if source.random() < 0.1:
+            ext["j"] = source.choice(("1", "16", "255", "2147483647"))
         if source.random() < 0.3:
             ext["n"] = "broker-a"
         if source.random() < 0.2:
