@@ -51,7 +51,8 @@ impl Index {
             self.begin_timestamp = store_timestamp;
             self.begin_offset = offset;
         }
-        let seconds = (store_timestamp - self.begin_timestamp)
+        let seconds = store_timestamp
+            .saturating_sub(self.begin_timestamp)
             .div_euclid(1000)
             .clamp(0, SECONDS_MAX);
         let at = self.unit_position(number);
