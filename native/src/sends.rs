@@ -29,6 +29,8 @@ const STORE_HOST_V6: i32 = 0x20;
 const HOST_SIZE_V4: usize = 8;
 const UNIT_SIZE: usize = 20;
 const SIZE_CLASSES: usize = 32;
+/// Messages of a batch whose ids surely fit the header of an answer, 57 bytes each.
+const ANSWER_IDS_MAX: usize = 8_000;
 
 /// Tags codes of several messages: None while there is none, then one code, or that there are several.
 type Tags = Option<Option<i64>>;
@@ -427,7 +429,7 @@ impl SendLane {
             log.max_offset = plan.offset;
             log.store_timestamp = plan.now;
         }
-        let mut arrived: Option<Bound<'py, PyList>> = None;
+        let mut arrived = Vec::new();
         for (topic, queue_id) in &plan.used {
             let topic_known = self
                 .topics
@@ -454,9 +456,7 @@ impl SendLane {
             } else {
                 cursor.arrival_pending = true;
                 cursor.arrival_tags = tags;
-                arrived
-                    .get_or_insert_with(|| PyList::empty(py))
-                    .append(&queue.cursor)?;
+                arrived.push(queue.cursor.clone_ref(py));
             }
         }
         if let Some(index) = index
@@ -464,7 +464,11 @@ impl SendLane {
         {
             put_entries(&mut index.borrow_mut(py), py, &plan.entries, plan.now);
         }
-        Ok(arrived)
+        // Making an object may run the garbage collector, and so Python code: only now, when all is written.
+        if arrived.is_empty() {
+            return Ok(None);
+        }
+        PyList::new(py, arrived).map(Some)
     }
 }
 
@@ -559,6 +563,9 @@ impl Work<'_, '_, '_> {
             true => return None,
         };
         read_batch(body, items)?;
+        if items.len() > ANSWER_IDS_MAX {
+            return None;
+        }
         let before = (plan.offset, queue.next_offset, queue.last_end, queue.tags);
         offsets.clear();
         for item in items.iter() {

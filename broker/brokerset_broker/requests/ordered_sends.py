@@ -406,7 +406,7 @@ class OrderedSends:
                 return first, self._replies.message_ids(ids[::-1])
         return UNKNOWN_PLACE, ""
 
-    def _success(self, request: _Request, queue_offset: int, ids: str) -> bytes:
+    def _success(self, request: _Request, queue_offset: int, ids: str) -> bytes | Command:
         return self._replies.success(request.command, request.queue_id, queue_offset, ids, request.unique_id)
 
     def _when_confirmed(self, request: _Request, end: int, answer: Callable[[], Command | bytes]) -> Reply:

@@ -56,8 +56,8 @@ class SendReplies:
             700_000_000_004,
             700_000_000_005,
         )
-        frame_of_all = self.success(Command(0, opaque=opaque), queue_id, queue_offset, ids, unique_id)
-        rest, pieces = frame_of_all[8:], list[bytes]()
+        answer = self.success(Command(0, opaque=opaque), queue_id, queue_offset, ids, unique_id)
+        rest, pieces = (encode(answer) if isinstance(answer, Command) else answer)[8:], list[bytes]()
         for value in (str(queue_id), unique_id, ids, str(queue_offset), str(opaque)):
             piece, _, rest = rest.partition(value.encode()) if value else (b"", b"", rest)
             pieces.append(piece)
@@ -75,20 +75,20 @@ class SendReplies:
 
     def stored(
         self, command: Command, queue_id: int, queue_offset: int, offset: int, unique_id: str
-    ) -> bytes:
-        """The frame for one stored message at `offset` of the log."""
+    ) -> bytes | Command:
+        """The answer for one stored message at `offset` of the log."""
         if command.binary or not unique_id.isalnum():  # letters and digits of any script need no escape
-            return encode(
-                self.reply(command, 0, None, queue_id, queue_offset, self.message_id(offset), unique_id)
-            )
+            return self.reply(command, 0, None, queue_id, queue_offset, self.message_id(offset), unique_id)
         header = (self._json % (queue_id, unique_id, offset, queue_offset, command.opaque)).encode()
         size = len(header)
         return _prefix(4 + size, size) + header
 
-    def success(self, command: Command, queue_id: int, queue_offset: int, ids: str, unique_id: str) -> bytes:
-        """The frame for a stored message, or a batch (`ids` joined by commas)."""
+    def success(
+        self, command: Command, queue_id: int, queue_offset: int, ids: str, unique_id: str
+    ) -> bytes | Command:
+        """The answer for a stored message, or a batch: `ids`, joined by commas, may not fit a frame."""
         if command.binary or not unique_id.isalnum():
-            return encode(self.reply(command, 0, None, queue_id, queue_offset, ids, unique_id))
+            return self.reply(command, 0, None, queue_id, queue_offset, ids, unique_id)
         return frame((self._batch_json % (queue_id, unique_id, ids, queue_offset, command.opaque)).encode())
 
     def reply(

@@ -7,10 +7,12 @@ request. What the core declines goes the Python way.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from types import ModuleType
 from typing import Any, Final
+
+import orjson
 
 from brokerset_broker.requests.admission import PERM_WRITE, Admission
 from brokerset_broker.requests.replies import SendReplies
@@ -21,8 +23,9 @@ from brokerset_broker.store.consume_queue import ConsumeQueue
 from brokerset_broker.store.errors import PutStatus
 from brokerset_broker.store.message_store import MessageStore
 from brokerset_broker.tables.topics import TopicManager
+from brokerset_formats.names import TOPIC_SIZE_MAX
 from brokerset_protocol.codes import ResponseCode
-from brokerset_protocol.commands import FRAME_SIZE_MAX, CommandReader, encode
+from brokerset_protocol.commands import FLAG_RESPONSE, FRAME_SIZE_MAX, Command
 from brokerset_runtime.clock import Clock
 from brokerset_runtime.remoting import Connection
 
@@ -89,7 +92,9 @@ class SendLane:
         """Serve sends to this queue from now on: the Python path has just stored a plain one in it."""
         topic = facts.config.topic_name
         queue = self._store.queues_table.table.get((topic, queue_id))
-        if isinstance(queue, ConsumeQueue):
+        if (
+            isinstance(queue, ConsumeQueue) and facts.name_size <= TOPIC_SIZE_MAX
+        ):  # batches to others are refused
             self._lane.learn(topic, facts.config, facts, queue_id, queue, queue.topic_field, queue.magic)
 
     def forget(self, topic: str) -> None:
@@ -168,19 +173,27 @@ class SendLane:
 
     def _finish(self, connection: Connection, replies: bytes, waiting: int, status: PutStatus) -> None:
         """Answer the requests of one call; `replies` are the frames that say that all is well."""
-        connection.in_flight -= waiting
-        if status is not PutStatus.PUT_OK:
-            replies = _with_status(replies, status)
-        connection.send(replies)
+        if status is PutStatus.PUT_OK:
+            connection.in_flight -= waiting
+            connection.send(replies)
+            return
+        for reply in with_status(replies, status):
+            connection.answer(reply)
 
 
-def _with_status(replies: bytes, status: PutStatus) -> bytes:
+def with_status(replies: bytes, status: PutStatus) -> Iterator[Command]:
     """The same answers for messages that are not as safe as was asked for, or may not be stored."""
     code = int(CODES.get(status, ResponseCode.SYSTEM_ERROR))
-    changed = []
-    for reply in CommandReader().feed(replies):
-        reply.code, reply.remark = code, status.value
-        ext = reply.ext
-        reply.ext = {name: ext[name] for name in _FIELDS if ext.get(name)} if status in STORED else {}
-        changed.append(encode(reply))
-    return b"".join(changed)
+    position = 0
+    while position < len(replies):
+        end = position + 4 + int.from_bytes(replies[position : position + 4], "big")
+        fields = orjson.loads(replies[position + 8 : end])
+        ext = fields["extFields"]
+        yield Command(
+            code,
+            {name: ext[name] for name in _FIELDS if ext.get(name)} if status in STORED else {},
+            opaque=fields["opaque"],
+            flag=FLAG_RESPONSE,
+            remark=status.value,
+        )
+        position = end

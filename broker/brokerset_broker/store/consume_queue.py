@@ -268,7 +268,8 @@ class ConsumeQueue(QueueCursor):
         self.last_end = 0
         if end:
             offset, size, _ = self.unit(self.next_offset - 1)
-            self.last_end = offset if size == BLANK_SIZE else offset + size
+            last_end = offset if size == BLANK_SIZE else offset + size
+            self.last_end = min(last_end, NO_LIMIT)  # it may be garbage
         self.min_offset = min(self.min_offset, self.next_offset)
 
     def correct_min_offset(self, log_min_offset: int) -> None:

@@ -16,11 +16,11 @@ import pytest
 
 from brokerset_broker.store import StoreCorrupt
 from brokerset_broker.store.checkpointing import CheckpointFile
-from brokerset_broker.store.consume_queue import ConsumeQueue
+from brokerset_broker.store.consume_queue import NO_LIMIT, ConsumeQueue
 from brokerset_broker.store.folder import StoreUnusable
 from brokerset_broker.store.segments import MappedFile, SegmentSequence
 from brokerset_formats.names import HALF_TOPIC
-from brokerset_formats.queue_units import BLANK_UNIT, QueueUnit
+from brokerset_formats.queue_units import BLANK_UNIT, UNIT, UNIT_SIZE, QueueUnit
 from brokerset_rig.held_file import held_by_another_process
 
 Stores = Any  # the class of conftest.py, which cannot be imported by name
@@ -342,3 +342,17 @@ def test_a_foreign_queue_is_named(stores: Stores) -> None:
 
     with pytest.raises(StoreCorrupt, match="mine: is no queue"):
         stores.open()
+
+
+def test_a_queue_with_garbage_behind_its_end_is_read(tmp_path: Path) -> None:
+    """A crash may leave a unit whose record would end behind all numbers; recovery drops it later."""
+    written = queue(tmp_path / "q")
+    written.make_room(1)
+    written.put(0, 100, 7)
+    UNIT.pack_into(written.map, UNIT_SIZE, NO_LIMIT - 10, 100, 7)
+
+    read = queue(tmp_path / "q")
+
+    assert (read.next_offset, read.last_end) == (2, NO_LIMIT)
+    read.recover(100)
+    assert (read.next_offset, read.last_end) == (1, 100)
