@@ -123,8 +123,8 @@ class StoreReplicaLog(ReplicaLog, StoreObserver):
 
     def confirm(self, offset: int, *, partial: bool = False) -> None:
         self._store.confirmation.confirm(offset, partial=partial)
-        if not self._gathering:  # else it counts when what is gathered has been dispatched, in a moment
-            self._advance()
+        if not self._gathering or self.received_end == self._log.max_offset:
+            self._advance()  # else it counts when what is gathered has been dispatched, in a moment
 
     def on_confirmed(self, listener: Callable[[int], None]) -> None:
         self._on_confirmed.append(listener)
