@@ -126,7 +126,8 @@ class Broker:
         self._ended = asyncio.Event()
         self._ended.set()
         self._pointer: MasterPointer | None = None
-        self._lane: SendLane | None = None
+        self.send_lane: SendLane | None = None
+        """The native way of plain sends, where there is one."""
         self._pull_lane: PullLane | None = None
         self.member: GroupMember | None = None
         """The broker's part in its group, in controller mode."""
@@ -161,7 +162,7 @@ class Broker:
             self._server = RemotingServer(
                 self.part.handlers(served),
                 limits=self._limits,
-                lane=self._serve_plain if self._lane is not None else None,
+                lane=self._serve_plain if self.send_lane is not None else None,
                 on_close=self._closed,
             )
             for listener in sockets:
@@ -486,11 +487,11 @@ class Broker:
         stats, traffic, locks = self.stats, self.traffic, self.locks
         queries = StoreQueries(store)
         changes = self.part.changes
-        self._lane = self._send_lane()
+        self.send_lane = self._make_send_lane()
         self._send = SendProcessor(
             live=live, store=store, topics=topics, groups=groups, locks=locks, admission=admission,
             levels=self.levels, stats=stats, traffic=traffic, clock=clock, changes=changes,
-            ordered=self.ordered, ordered_counters=self.ordered_counters, lane=self._lane,
+            ordered=self.ordered, ordered_counters=self.ordered_counters, lane=self.send_lane,
         )  # fmt: skip
         access = OrderedAccess(
             ordered=self.ordered, locks=locks, offsets=offsets, store=store, admission=admission, clock=clock,
@@ -522,7 +523,7 @@ class Broker:
             shared=self._shared_groups,
         )  # fmt: skip
         part = self._plain_part
-        if native.core is not None and self._lane is not None and part is not None:
+        if native.core is not None and self.send_lane is not None and part is not None:
             self._pull_lane = PullLane(
                 native.core, live=live, store=store, topics=topics, groups=groups, consumers=consumers,
                 offsets=offsets, admission=admission, stats=stats, access=access,
@@ -569,7 +570,7 @@ class Broker:
         """The part whose plain requests the native core may serve; a DLedger has its own way of appending."""
         return self._part if isinstance(self._part, Alone) else self.member
 
-    def _send_lane(self) -> SendLane | None:
+    def _make_send_lane(self) -> SendLane | None:
         """The native way of sends, where there is one."""
         part = self._plain_part
         if native.core is None or part is None or self.settings.refuse_signed_requests:
@@ -583,9 +584,9 @@ class Broker:
 
     def _serve_plain(self, connection: Connection, data: bytes) -> int:
         """Serve the plain requests at the beginning of a chunk: sends or pulls, hardly anyone mixes them."""
-        assert self._lane is not None, "the server was given this as its lane"
+        assert self.send_lane is not None, "the server was given this as its lane"
         assert self._pull_lane is not None, "it is made after the lane of sends"
-        return self._lane.serve(connection, data) or self._pull_lane.serve(connection, data)
+        return self.send_lane.serve(connection, data) or self._pull_lane.serve(connection, data)
 
     # -- events -------------------------------------------------------------------------------------------
 

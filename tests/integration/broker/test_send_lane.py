@@ -1,0 +1,61 @@
+"""What the native way of sends knows of a topic ends with what the broker knows of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from brokerset_broker.app import Broker
+from brokerset_formats import native
+from brokerset_rig.local_servers import Client, Setup
+
+pytestmark = pytest.mark.skipif(native.core is None, reason="there is no native core")
+
+
+async def send_natively(broker: Broker, client: Client, topic: str, queue_id: int) -> None:
+    """Send until the lane serves this queue: the first send to it shows it the way."""
+    for number in range(2):
+        answer = await client.send(topic, queue_id=queue_id, properties={"UNIQ_KEY": f"K{queue_id}{number}"})
+        assert answer.code == 0
+    assert broker.send_lane is not None
+    assert broker.send_lane.served > 0
+
+
+async def test_a_queue_that_a_topic_lost_takes_no_messages(setup: Setup) -> None:
+    """The topic is changed to fewer queues: the next send to a later one is refused, as ever."""
+    async with setup.pair() as (broker, client):
+        await client.create_topic("t", 4)
+        await send_natively(broker, client, "t", 3)
+
+        await client.create_topic("t", 2)
+        answer = await client.send("t", queue_id=3, properties={"UNIQ_KEY": "K9"})
+
+        assert answer.code == 29  # INVALID_PARAMETER
+        assert "queueId[3]" in (answer.remark or "")
+        assert broker.store.queue_max("t", 3) == 2
+
+
+async def test_a_topic_that_was_made_again_begins_from_scratch(setup: Setup) -> None:
+    """It is deleted and made again: its first message has the number 0, and can be pulled."""
+    async with setup.pair() as (broker, client):
+        await client.create_topic("t", 1)
+        await send_natively(broker, client, "t", 0)
+        assert (await client.call(215, topic="t")).code == 0
+        await client.create_topic("t", 1)
+
+        answer = await client.send("t", b"new", properties={"UNIQ_KEY": "K9"})
+
+        assert (answer.code, answer.ext["queueOffset"]) == (0, "0")
+        assert setup.bodies(await client.pull("t", 0)) == [b"new"]
+
+
+async def test_a_broker_without_permission_to_write_stores_nothing(setup: Setup) -> None:
+    """The bit is taken away while clients send."""
+    async with setup.pair() as (broker, client):
+        await client.create_topic("t", 1)
+        await send_natively(broker, client, "t", 0)
+        broker.admission.refuse_writes()
+
+        answer = await client.send("t", properties={"UNIQ_KEY": "K9"})
+
+        assert answer.code != 0
+        assert broker.store.queue_max("t", 0) == 2
