@@ -87,7 +87,8 @@ class SendLane:
         waiting_max: int,
         replies_max: int,
     ) -> tuple[int, int, int, bytes, int, list[Any] | None] | None:
-        """Serve the plain sends at the beginning of `data`, which begins with a frame.
+        """Serve the plain sends at the beginning of `data`, which begins with a frame. OSError if the log
+        does not take them; then nothing has been done.
 
         `now`: milliseconds; `born_host`: the client's; `index`: the file that is written, None without an
         index; `topics`, `queues`: the tables by name and by (name, queue id); `waiting_max`: requests that

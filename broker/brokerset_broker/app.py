@@ -392,6 +392,8 @@ class Broker:
 
     def _role_taken(self, role: RoleState) -> None:
         self.topics.state_version = role.epoch
+        if self.send_lane is not None:
+            self.send_lane.forget_all()  # it may know queues that another master deleted
 
     def _stamp(self) -> StampFile:
         return StampFile(RealDisk(self.settings.store_path_root_dir / "config"))

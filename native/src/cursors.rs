@@ -1,6 +1,7 @@
 //! The fields that every append changes, shared with Python: see `brokerset_formats.cursors`.
 
 use std::fs::{File, OpenOptions};
+use std::io;
 use std::os::unix::fs::FileExt;
 
 use pyo3::buffer::PyBuffer;
@@ -119,14 +120,12 @@ impl LogCursor {
         self.file.is_some()
     }
 
-    /// Writes records at the end of the log; nothing else changes. Whether all of it was written.
-    pub fn write(&self, records: &[u8]) -> bool {
-        let Ok(position) = u64::try_from(self.max_offset - self.map_start) else {
-            return false;
-        };
-        self.file
-            .as_ref()
-            .is_some_and(|file| file.write_all_at(records, position).is_ok())
+    /// Writes records at the end of the log; nothing else changes.
+    pub fn write(&self, records: &[u8]) -> io::Result<()> {
+        let file = self.file.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        let position = u64::try_from(self.max_offset - self.map_start)
+            .map_err(|_| io::ErrorKind::InvalidInput)?;
+        file.write_all_at(records, position)
     }
 }
 

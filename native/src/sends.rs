@@ -254,7 +254,8 @@ impl SendLane {
         Ok(found)
     }
 
-    /// Serve the plain sends at the beginning of `data`, which begins with a frame.
+    /// Serve the plain sends at the beginning of `data`, which begins with a frame. OSError if the log does not take
+    /// them; then nothing has been done.
     ///
     /// `now`: milliseconds; `born_host`: the client's; `index`: the file that is written, None without an index;
     /// `topics`, `queues`: the tables by name and by (name, queue id); `waiting_max`: requests that may wait for an
@@ -327,9 +328,10 @@ impl SendLane {
             }
             at = frame.end;
         }
-        if at == 0 || !self.log.borrow(py).write(&self.plan.records) {
+        if at == 0 {
             return Ok(None);
         }
+        self.log.borrow(py).write(&self.plan.records)?;
         let arrived = self.carry_out(py, index)?;
         let plan = &self.plan;
         let replies = PyBytes::new(py, &plan.replies);

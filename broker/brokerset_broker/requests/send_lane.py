@@ -124,16 +124,20 @@ class SendLane:
         when_durable = admission.when_durable
         self._calls += 1
         began = 0.0 if self._calls & TIMED_MASK else self._clock.monotonic()
-        served = self._lane.serve(
-            data,
-            store.now_ms(),
-            born_host,
-            index.table if index is not None else None,
-            self._topics.items,
-            store.queues_table.table,
-            _NEVER if when_durable is None else connection.in_flight_room,
-            connection.answers_room if when_durable is None else _NEVER,
-        )
+        try:
+            served = self._lane.serve(
+                data,
+                store.now_ms(),
+                born_host,
+                index.table if index is not None else None,
+                self._topics.items,
+                store.queues_table.table,
+                _NEVER if when_durable is None else connection.in_flight_room,
+                connection.answers_room if when_durable is None else _NEVER,
+            )
+        except OSError as error:  # of blocks that it has given: the map could end the process
+            store.stop(f"the disk does not take the commit log: {error}")
+            return 0
         if served is None:
             return 0
         size, messages, waiting, replies, end, arrived = served

@@ -6,6 +6,7 @@ import pytest
 
 from brokerset_broker.app import Broker
 from brokerset_formats import native
+from brokerset_protocol.codes import ResponseCode
 from brokerset_rig.local_servers import Client, Setup
 
 pytestmark = pytest.mark.skipif(native.core is None, reason="there is no native core")
@@ -49,7 +50,7 @@ async def test_a_topic_that_was_made_again_begins_from_scratch(setup: Setup) -> 
 
 
 async def test_a_broker_without_permission_to_write_stores_nothing(setup: Setup) -> None:
-    """The bit is taken away while clients send."""
+    """It is taken away while clients send."""
     async with setup.pair() as (broker, client):
         await client.create_topic("t", 1)
         await send_natively(broker, client, "t", 0)
@@ -59,3 +60,19 @@ async def test_a_broker_without_permission_to_write_stores_nothing(setup: Setup)
 
         assert answer.code != 0
         assert broker.store.queue_max("t", 0) == 2
+
+
+async def test_a_disk_that_does_not_take_the_log_stops_the_store(setup: Setup) -> None:
+    """Nothing of the chunk is stored, its senders hear why, and nothing is stored later."""
+    async with setup.pair() as (broker, client):
+        await client.create_topic("t", 1)
+        await send_natively(broker, client, "t", 0)
+        end = broker.store.max_offset
+        broker.store.log.write_to("/dev/full")
+
+        first = await client.send("t", properties={"UNIQ_KEY": "K8"})
+        second = await client.send("t", properties={"UNIQ_KEY": "K9"})
+
+        assert first.code == second.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert "the disk does not take the commit log" in (first.remark or "")
+        assert (broker.store.max_offset, broker.store.queue_max("t", 0)) == (end, 2)
