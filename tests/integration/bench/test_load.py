@@ -35,7 +35,9 @@ class FakeBroker:
     def __init__(self) -> None:
         self.queues: list[list[bytes]] = [[] for _ in range(QUEUES)]
         self.hold = False
-        self._held: list[tuple[Connection, Command]] = []
+        self.held: list[tuple[Connection, Command]] = []
+        """Sends that wait for `wake`."""
+
         self._server = RemotingServer(
             {
                 RequestCode.SEND_MESSAGE_V2: self._send,
@@ -57,7 +59,7 @@ class FakeBroker:
     def wake(self) -> None:
         """Answer what was held, as a process does that was stopped."""
         self.hold = False
-        for connection, command in self._held:
+        for connection, command in self.held:
             connection.answer(self._store(command))
 
     def copy_to(self, other: FakeBroker, *, without: int = 0) -> None:
@@ -66,7 +68,7 @@ class FakeBroker:
 
     def _send(self, connection: Connection, command: Command) -> Reply:
         if self.hold:
-            self._held.append((connection, command))
+            self.held.append((connection, command))
             return DEFERRED
         return self._store(command)
 
@@ -213,7 +215,7 @@ def test_a_master_that_wakes_and_acknowledges_what_its_successor_lacks_is_found_
     async def story(old: FakeBroker, new: FakeBroker, names: FakeNameServer) -> None:
         old.hold = True
         old.copy_to(new)
-        await asyncio.sleep(0.2)
+        await until(lambda: len(old.held) >= QUEUES)
         names.master = new.address
 
     _, writer, verdict, _, _ = play(story)
