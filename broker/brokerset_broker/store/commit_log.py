@@ -169,7 +169,10 @@ class CommitLog(LogCursor):
         """Have pages and the next file made in time, and set the limit to where to look again."""
         step = CALLS_STEP_BYTES if self._by_calls else WARM_STEP_BYTES
         last = file.end - BLANK_SIZE_MIN
+        prepare_at = file.start + int(file.size * PREPARE_AT)
         self.limit = min(last, max(end, offset + step))
+        if end < prepare_at:
+            self.limit = min(self.limit, prepare_at)
         if self._executor is None:
             return
         warm_end = min(self.limit + step, file.end)
@@ -177,7 +180,7 @@ class CommitLog(LogCursor):
             begin = max(self._warm_end, offset) - file.start
             self._warming = self._executor.submit(mapping.populate, file.map, begin, warm_end - file.start)
             self._warm_end = warm_end
-        if self.limit - file.start >= file.size * PREPARE_AT:
+        if end >= prepare_at:
             self.files.prepare_next(self._executor)
 
     def read(self, offset: int, size: int) -> memoryview | None:
