@@ -119,7 +119,7 @@ async def rebalance_topics(
     if topics and refused:
         raise CommandFailed(
             "; ".join(f"{each.topic} is {each.refusal}" for each in refused),
-            "nothing was changed; leave it out. With consumers that have read all of it, it can be made anew",
+            "nothing was changed; leave it out. When its consumers have read all of it, it can be made again",
         )
     changed = [each for each in decided if each.missing]
     if confirm is None or not changed:

@@ -2,7 +2,7 @@
 
 All sides are started together and stay until the end of their cases, so that the runs of a case follow each other at once,
 and Java keeps the code that it has compiled. Those that are not being measured stand still (SIGSTOP): an idle JVM uses one
-to three hundredths of a core. Starting anew for each run would cost six seconds of start, and measure a cold JVM.
+to three hundredths of a core. A new start for each run would cost six seconds of start, and measure a cold JVM.
 """
 
 from __future__ import annotations
