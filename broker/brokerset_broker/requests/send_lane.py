@@ -59,7 +59,6 @@ class SendLane:
         self._admission = admission
         self._stats = stats
         self._clock = clock
-        self._replies: SendReplies | None = None
         self._calls = 0
         self._settles = False
         self.is_open: Callable[[], bool] = lambda: False
@@ -70,7 +69,6 @@ class SendLane:
 
     def configure(self, replies: SendReplies, suffix: bytes, body_size_max: int) -> None:
         """Go by new settings: how answers look, what is added to properties, bytes of a body."""
-        self._replies = replies
         store = self._store
         config = {
             "store_host": store.store_host.encode(),
@@ -92,9 +90,9 @@ class SendLane:
         """Serve sends to this queue from now on: the Python path has just stored a plain one in it."""
         topic = facts.config.topic_name
         queue = self._store.queues_table.table.get((topic, queue_id))
-        if (
-            isinstance(queue, ConsumeQueue) and facts.name_size <= TOPIC_SIZE_MAX
-        ):  # batches to others are refused
+        if facts.name_size > TOPIC_SIZE_MAX:  # the Python path takes single sends to it and refuses batches
+            return
+        if isinstance(queue, ConsumeQueue):
             self._lane.learn(topic, facts.config, facts, queue_id, queue, queue.topic_field, queue.magic)
 
     def forget(self, topic: str) -> None:
