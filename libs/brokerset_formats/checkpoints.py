@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, field
 
 from brokerset_formats.errors import FormatError
 from brokerset_formats.hashing import crc31
+from brokerset_formats.lazy_dataclasses import dataclass
 
 CHECKPOINT_SIZE = 4096
 

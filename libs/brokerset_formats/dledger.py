@@ -9,9 +9,9 @@ from __future__ import annotations
 import base64
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from brokerset_formats.errors import FormatError
+from brokerset_formats.lazy_dataclasses import dataclass
 
 ENTRY_HEAD = struct.Struct(">iiqqqiiii")
 """Magic, size, index, term, position, channel, chain CRC, body CRC, body size."""

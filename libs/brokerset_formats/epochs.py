@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from brokerset_formats.errors import FormatError
 from brokerset_formats.hashing import crc31
+from brokerset_formats.lazy_dataclasses import dataclass
 
 END_UNBOUNDED = 0x7FFFFFFFFFFFFFFF
 """End of the newest epoch, whose master is still writing."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 import struct
-from dataclasses import dataclass
 
 from brokerset_formats.errors import FormatError
+from brokerset_formats.lazy_dataclasses import dataclass
 
 _V4 = struct.Struct(">4si")
 _V6 = struct.Struct(">16si")

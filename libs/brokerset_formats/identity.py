@@ -8,10 +8,10 @@ check code as well, so that a broker that dies in between can claim the same id 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from brokerset_formats.errors import FormatError
 from brokerset_formats.hashing import crc31
+from brokerset_formats.lazy_dataclasses import dataclass
 
 IDENTITY_SIZE_MAX = 4_096
 """Bytes of an identity file; real ones have fewer than a hundred."""

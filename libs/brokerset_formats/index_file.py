@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from functools import lru_cache
 
 from brokerset_formats import native
 from brokerset_formats.cursors import Buffer, IndexCursor
 from brokerset_formats.errors import FormatError
+from brokerset_formats.lazy_dataclasses import dataclass
 
 HEADER = struct.Struct(">qqqqii")
 """Begin and end timestamp, begin and end offset, used slots, number of the next unit (from 1)."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from functools import lru_cache
 
 from brokerset_formats.errors import FormatError
 from brokerset_formats.hashing import java_hash
+from brokerset_formats.lazy_dataclasses import dataclass
 
 UNIT = struct.Struct(">qiq")
 """Commit log offset, record size, tags code (`ConsumeQueue` of Java)."""

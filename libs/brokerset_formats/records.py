@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from isal import isal_zlib
@@ -11,6 +10,7 @@ from isal import isal_zlib
 from brokerset_formats.errors import FormatError
 from brokerset_formats.hashing import crc31
 from brokerset_formats.hosts import HOST_SIZE_V4, HOST_SIZE_V6, Host
+from brokerset_formats.lazy_dataclasses import dataclass
 from brokerset_formats.properties import PROPERTIES_SIZE_MAX
 
 MAGIC_V1 = 0xDAA320A7

@@ -6,9 +6,10 @@ Clients outside ask another port of the name servers, or a local forwarder; both
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final
 
+from brokerset_formats.lazy_dataclasses import dataclass
 from brokerset_protocol.bodies.codec import JsonBody
 from brokerset_protocol.bodies.routes import MASTER_ID, BrokerData, ClusterInfo, TopicRouteData
 from brokerset_protocol.codes import RequestCode

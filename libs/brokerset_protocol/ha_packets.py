@@ -8,10 +8,11 @@ what is there cannot become a packet; encoders raise it for values that no decod
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import Final
 
 import orjson
+
+from brokerset_formats.lazy_dataclasses import dataclass
 
 STATE_HANDSHAKE: Final = 1
 STATE_TRANSFER: Final = 2

@@ -53,6 +53,7 @@ class Side:
         folders = ("libs", "broker", "controller", "operator")
         return {
             "PYTHONPATH": os.pathsep.join(str(self.checkout / name) for name in folders),
+            "PYTHONDONTWRITEBYTECODE": "",  # installed programs have bytecode: the first start writes it
             **self.environment,
         }
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
 from brokerset_broker.member.role import RoleState
+from brokerset_formats.lazy_dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

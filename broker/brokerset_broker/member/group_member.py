@@ -10,7 +10,6 @@ import os
 import random
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -39,6 +38,7 @@ from brokerset_broker.tables.metadata.metadata_log import MetadataLog
 from brokerset_broker.tables.metadata.stamp import StampFile
 from brokerset_broker.tables.metadata.store_source import StoreSource
 from brokerset_broker.tables.metadata.tables import Tables
+from brokerset_formats.lazy_dataclasses import dataclass
 from brokerset_runtime.clock import Clock
 from brokerset_runtime.disk import RealDisk
 from brokerset_runtime.peer_requests import PoolRequester

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from brokerset_broker.member.core import Ask, Circumstances, Member, Serve, Step, SwitchEnded
 from brokerset_broker.member.epoch_file import EpochFile
@@ -28,6 +27,7 @@ from brokerset_broker.requests.admission import Admission
 from brokerset_broker.services.role_services import RoleServices
 from brokerset_broker.store.replica_log import ReplicaLog
 from brokerset_broker.tables.metadata.polling import Master
+from brokerset_formats.lazy_dataclasses import dataclass
 from brokerset_protocol.ha_packets import PeerIdentity
 from brokerset_runtime.clock import Clock
 from brokerset_runtime.disk import RunBlocking

@@ -9,8 +9,10 @@ epoch there, and let a restarted master go on in the old one; then any epoch is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
+
+from brokerset_formats.lazy_dataclasses import dataclass
 
 
 class Role(StrEnum):

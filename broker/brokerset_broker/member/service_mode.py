@@ -5,13 +5,14 @@ The codes of refusals are those after which clients try again (1, 2 and 14; Java
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from typing import Final
 
 from brokerset_broker.member.role import Role
 from brokerset_broker.requests.admission import ENDS_TEXT
 from brokerset_broker.requests.request_classes import RequestClass
+from brokerset_formats.lazy_dataclasses import dataclass
 from brokerset_protocol.codes import ResponseCode
 from brokerset_protocol.replies import REJECTED
 

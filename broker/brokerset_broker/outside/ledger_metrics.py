@@ -4,7 +4,6 @@ same; RocketMQ has none of them."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from prometheus_client.core import Metric
 
@@ -16,6 +15,7 @@ from brokerset_broker.member.role import Role, RoleState
 from brokerset_broker.outside.replication_metrics import Families, service_families
 from brokerset_dledger.driver import MemberStatus
 from brokerset_dledger.node import Role as LedgerRole
+from brokerset_formats.lazy_dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 from prometheus_client import ProcessCollector
@@ -43,6 +42,7 @@ from brokerset_broker.tables.ordered.ordered_tables import OrderedTables
 from brokerset_broker.tables.producers import ProducerTable
 from brokerset_broker.tables.topics import TopicManager
 from brokerset_formats import native
+from brokerset_formats.lazy_dataclasses import dataclass
 from brokerset_formats.names import DLQ_PREFIX, RETRY_PREFIX, is_retry_topic, is_system_group
 from brokerset_formats.records import store_timestamp_at
 from brokerset_protocol.codes import LANGUAGE_NAMES

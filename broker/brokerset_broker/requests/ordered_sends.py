@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -29,6 +28,7 @@ from brokerset_broker.tables.ordered.sequences import Decision, Stamps, Verdict,
 from brokerset_broker.tables.ordered.values import queue_key
 from brokerset_formats.batches import BatchItem, iterate_batch
 from brokerset_formats.errors import FormatError
+from brokerset_formats.lazy_dataclasses import dataclass
 from brokerset_formats.message_ids import UniqueIds
 from brokerset_formats.order_stamps import decode_stamp
 from brokerset_formats.properties import Property, decode_properties, encode_properties, find_property

@@ -9,7 +9,6 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
@@ -18,6 +17,7 @@ from brokerset_broker.store.errors import PutStatus, StoreCorrupt, StoreRefused
 from brokerset_formats.errors import FormatError
 from brokerset_formats.hashing import KeyHasher, index_hash
 from brokerset_formats.index_file import SLOTS_DEFAULT, UNITS_DEFAULT, IndexTable, file_size
+from brokerset_formats.lazy_dataclasses import dataclass
 from brokerset_runtime.clock import Clock
 
 QUERY_COUNT_MAX = 64

@@ -12,7 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Protocol
 
 import structlog
@@ -30,6 +30,7 @@ from brokerset_broker.store.results import Appended, AppendedBatch
 from brokerset_formats.batches import BatchItem
 from brokerset_formats.dledger import ENTRY_HEAD_SIZE, CurrentTerm
 from brokerset_formats.hosts import Host
+from brokerset_formats.lazy_dataclasses import dataclass
 from brokerset_formats.names import SYSTEM_TOPIC_PREFIX
 from brokerset_formats.records import (
     Record,

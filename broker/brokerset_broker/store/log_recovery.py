@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
 
@@ -31,6 +30,7 @@ from brokerset_broker.store.recovery import (
 )
 from brokerset_broker.store.segments import MappedFile, file_name
 from brokerset_formats.checkpoints import StoreCheckpoint
+from brokerset_formats.lazy_dataclasses import dataclass
 from brokerset_formats.records import Blank, RecordHead, RecordProblem
 from brokerset_runtime.files import sync_folder
 

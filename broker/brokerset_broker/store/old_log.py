@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -21,6 +21,7 @@ from brokerset_broker.store.errors import StoreCorrupt
 from brokerset_broker.store.folder import check_kind, lock_store
 from brokerset_broker.store.message_store import MessageStore
 from brokerset_broker.store.segments import MappedFile, SegmentSequence
+from brokerset_formats.lazy_dataclasses import dataclass
 from brokerset_formats.records import BLANK, BLANK_SIZE_MIN, MAGIC_BLANK
 from brokerset_runtime.clock import Clock
 from brokerset_runtime.files import sync_folder, write_atomically

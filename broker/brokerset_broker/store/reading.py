@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from brokerset_broker.store.commit_log import CommitLog
 from brokerset_broker.store.consume_queue import ConsumeQueue
 from brokerset_broker.store.results import GetResult, GetStatus
+from brokerset_formats.lazy_dataclasses import dataclass
 from brokerset_formats.queue_units import UNIT, UNIT_SIZE, units_struct
 
 FILTER_UNITS_MIN = 800

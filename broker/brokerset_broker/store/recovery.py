@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum
 
 from brokerset_formats import native
 from brokerset_formats.checkpoints import StoreCheckpoint
+from brokerset_formats.lazy_dataclasses import dataclass
 from brokerset_formats.records import (
     MAGIC_V1,
     MAGIC_V2,

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 
 from brokerset_broker.store.checkpointing import CheckpointFile, lowered
 from brokerset_broker.store.errors import StoreCorrupt
 from brokerset_broker.store.segments import FILE_NAME, MappedFile, file_name
 from brokerset_formats.checkpoints import StoreCheckpoint, SyncedOffsets
+from brokerset_formats.lazy_dataclasses import dataclass
 from brokerset_runtime.files import sync_folder, write_atomically
 
 

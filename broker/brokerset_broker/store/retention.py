@@ -6,7 +6,8 @@ Source of the rules: RocketMQ's `CleanCommitLogService`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from brokerset_formats.lazy_dataclasses import dataclass
 
 DELETE_BATCH_MAX = 10
 """Segments deleted in one turn, so that other disk work is not held up (`deleteFileBatchMax`)."""

@@ -6,7 +6,6 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
@@ -22,6 +21,7 @@ from brokerset_broker.store.retention import (
     parse_delete_hours,
     used_percent,
 )
+from brokerset_formats.lazy_dataclasses import dataclass
 from brokerset_runtime.clock import Clock
 from brokerset_spec.broker_settings import BrokerSettings
 

@@ -6,8 +6,8 @@ Source: `AttributeUtil`, `AttributeParser`, `TopicAttributes`, `SubscriptionGrou
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from brokerset_formats.lazy_dataclasses import dataclass
 from brokerset_protocol.codes import ResponseCode
 from brokerset_protocol.errors import Rejected
 

@@ -7,9 +7,9 @@ caller sends NOTIFY_CONSUMER_IDS_CHANGED to the channels that it names.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from brokerset_broker.tables.channels import Channel, Client
+from brokerset_formats.lazy_dataclasses import dataclass
 from brokerset_protocol.bodies.heartbeat import (
     ConsumeFromWhere,
     ConsumeType,

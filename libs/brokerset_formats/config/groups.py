@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Self
 
 from brokerset_formats.config import fields as json_fields
 from brokerset_formats.config.fields import ConfigFile
 from brokerset_formats.config.versions import DataVersion
 from brokerset_formats.errors import FormatError
+from brokerset_formats.lazy_dataclasses import dataclass
 
 
 def _customized() -> dict[str, object]:

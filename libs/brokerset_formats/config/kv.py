@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Self
 
 from brokerset_formats.config import fields as json_fields
 from brokerset_formats.config.fields import ConfigFile
+from brokerset_formats.lazy_dataclasses import dataclass
 
 ORDER_TOPIC_NAMESPACE = "ORDER_TOPIC_CONFIG"
 """Namespace of the queues that ordered topics have on each broker (`broker-a:4;broker-b:4`)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Self
 
 from brokerset_formats import fastjson
@@ -11,6 +11,7 @@ from brokerset_formats.config import fields as json_fields
 from brokerset_formats.config.fields import ConfigFile
 from brokerset_formats.config.versions import DataVersion
 from brokerset_formats.errors import FormatError
+from brokerset_formats.lazy_dataclasses import dataclass
 
 SINGLE_TAG = "SINGLE_TAG"
 MULTI_TAG = "MULTI_TAG"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from brokerset_formats.config import fields as json_fields
+from brokerset_formats.lazy_dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
+from brokerset_formats.lazy_dataclasses import dataclass
 from brokerset_protocol.bodies.codec import Absent, JsonBody, LooseText, OrEmpty, OrZero, Wire
 from brokerset_protocol.bodies.heartbeat import (
     ConsumeFromWhere,

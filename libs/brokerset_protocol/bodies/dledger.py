@@ -8,11 +8,12 @@ nothing from one that lacks it. Those push entries as bytes, by a request of our
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum, StrEnum
 from typing import Annotated, Final
 
 from brokerset_formats.dledger import LedgerEntry, LedgerRun
+from brokerset_formats.lazy_dataclasses import dataclass
 from brokerset_protocol.bodies.codec import JsonBody, Most, Wire
 from brokerset_protocol.commands import Command
 from brokerset_protocol.headers.codec import Header, Int, Long

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Final
 
+from brokerset_formats.lazy_dataclasses import dataclass
 from brokerset_protocol.bodies.codec import JsonBody, Wire
 
 SUB_ALL: Final = "*"

@@ -5,11 +5,12 @@ Whole tables (21, 43, 45, 201) are those of `registration` and of `brokerset_for
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Annotated, Final
 
 from brokerset_formats.config import DataVersion, GroupTable, SubscriptionGroupConfig, TopicConfig
+from brokerset_formats.lazy_dataclasses import dataclass
 from brokerset_protocol.bodies.codec import JsonBody, LooseText, Most, parse, read_as
 from brokerset_protocol.bodies.heartbeat import MessageModel
 from brokerset_protocol.bodies.queues import MessageQueue

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
+from brokerset_formats.lazy_dataclasses import dataclass
 from brokerset_formats.order_keys import LOGICAL_PARTITIONS
 from brokerset_protocol.bodies.codec import JsonBody, Most
 from brokerset_protocol.subject_words import ConsumeStrategy, OrderStrategy, PartitionStatus

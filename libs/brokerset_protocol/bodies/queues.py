@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated
 
+from brokerset_formats.lazy_dataclasses import dataclass
 from brokerset_protocol.bodies.codec import JsonBody, LooseText, Wire
 
 

@@ -16,11 +16,12 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, ClassVar, Final, Self
 
 from brokerset_formats.config import DataVersion, TopicConfig
 from brokerset_formats.hashing import crc31
+from brokerset_formats.lazy_dataclasses import dataclass
 from brokerset_protocol.bodies.codec import (
     Absent,
     JsonBody,

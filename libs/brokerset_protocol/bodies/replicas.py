@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from brokerset_formats.lazy_dataclasses import dataclass
 from brokerset_protocol.bodies.codec import JsonBody, OrEmpty, OrZero
 from brokerset_protocol.bodies.routes import BrokerMemberGroup
 

@@ -5,8 +5,7 @@ Maps with queues as keys are written as Java writes them, with bare objects as k
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from brokerset_formats.lazy_dataclasses import dataclass
 from brokerset_protocol.bodies.codec import JsonBody, OrEmpty, OrZero
 from brokerset_protocol.bodies.heartbeat import SubscriptionData
 from brokerset_protocol.bodies.queues import MessageQueue

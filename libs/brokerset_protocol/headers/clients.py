@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from brokerset_formats.lazy_dataclasses import dataclass
 from brokerset_protocol.headers.codec import Header, Int, wire
 
 

@@ -6,8 +6,7 @@ send them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from brokerset_formats.lazy_dataclasses import dataclass
 from brokerset_protocol.headers.codec import Header, Int, Long
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
+from brokerset_formats.lazy_dataclasses import dataclass
 from brokerset_protocol.headers.codec import Header, Int, Long, wire
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Final
 
+from brokerset_formats.lazy_dataclasses import dataclass
 from brokerset_protocol.headers.codec import Header, Int, Long, camel_case, wire
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from brokerset_formats.lazy_dataclasses import dataclass
 from brokerset_protocol.headers.codec import Header, Int
 
 

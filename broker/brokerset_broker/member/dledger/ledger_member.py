@@ -10,7 +10,7 @@ import asyncio
 import random
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, TypeVar
 
 import structlog
@@ -47,6 +47,7 @@ from brokerset_broker.tables.metadata.tables import Tables
 from brokerset_dledger.driver import Driver, MemberStatus
 from brokerset_dledger.ledger import LedgerRefused
 from brokerset_dledger.node import Role as LedgerRole
+from brokerset_formats.lazy_dataclasses import dataclass
 from brokerset_protocol.bodies.dledger import DLedgerRequestCode
 from brokerset_protocol.bodies.replicas import EpochEntryCache
 from brokerset_protocol.codes import RequestCode, ResponseCode

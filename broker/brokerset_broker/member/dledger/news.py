@@ -8,12 +8,12 @@ while it does not lead; who leads is 0 to name servers.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from brokerset_broker.member.role import GroupNews
 from brokerset_dledger.driver import MemberStatus
 from brokerset_dledger.node import Role as LedgerRole
+from brokerset_formats.lazy_dataclasses import dataclass
 
 LEASE_SECONDS_MAX: Final = 3_600.0
 """A lease without an end is asked for again after this."""

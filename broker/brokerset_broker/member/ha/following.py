@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from brokerset_formats.epochs import EpochEntry, EpochHistory, common_entry, truncation_point
+from brokerset_formats.lazy_dataclasses import dataclass
 
 REPLACE_ADVICE = (
     "if this replica's log may be thrown away, run `brokerset replica replace`; "

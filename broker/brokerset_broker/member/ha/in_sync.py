@@ -6,8 +6,9 @@ controllers take a proposal only on the set epoch that it is based on, so nothin
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from brokerset_formats.lazy_dataclasses import dataclass
 
 PAUSE_SECONDS_MIN: Final = 0.05
 PAUSE_SECONDS_MAX: Final = 1.0

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from typing import Final
+
+from brokerset_formats.lazy_dataclasses import dataclass
 
 REPAIRS_SECONDS: Final = 3_600.0
 """Repairs are counted over so long."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from brokerset_formats.epochs import END_UNBOUNDED, EpochHistory
+from brokerset_formats.lazy_dataclasses import dataclass
 from brokerset_protocol.ha_packets import BODY_SIZE_MAX, EPOCHS_MAX
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from brokerset_broker.member.role import Role
 from brokerset_broker.store.errors import PutStatus
+from brokerset_formats.lazy_dataclasses import dataclass
 
 WhenDurable = Callable[[PutStatus], None]
 

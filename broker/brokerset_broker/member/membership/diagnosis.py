@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 from brokerset_broker.member.role import Role
+from brokerset_formats.lazy_dataclasses import dataclass
 from brokerset_protocol.codes import ResponseCode
 
 

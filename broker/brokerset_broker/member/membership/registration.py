@@ -7,11 +7,12 @@ answer is done again as it was, because the controllers may have carried it out:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from brokerset_broker.member.membership import diagnosis
 from brokerset_broker.member.membership.diagnosis import Names, Problem
 from brokerset_formats.identity import TRIED_NONCES_MAX, BrokerIdentity, StartRecord
+from brokerset_formats.lazy_dataclasses import dataclass
 from brokerset_protocol.codes import ResponseCode
 
 # -- steps ------------------------------------------------------------------------------------------------

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+from brokerset_formats.lazy_dataclasses import dataclass
 
 EPOCH_ANNOTATION: Final = "brokerset.io/epoch"
 """The master epoch that the slice's address belongs to."""

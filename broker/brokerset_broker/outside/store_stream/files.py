@@ -9,7 +9,6 @@ import struct
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +19,7 @@ from brokerset_broker.store.message_store import MessageStore
 from brokerset_formats.errors import FormatError
 from brokerset_formats.identity import IDENTITY_SIZE_MAX, BrokerIdentity
 from brokerset_formats.index_file import HEADER, UNIT, IndexHeader
+from brokerset_formats.lazy_dataclasses import dataclass
 from brokerset_formats.queue_units import UNIT_SIZE
 from brokerset_spec.broker_settings import BrokerSettings
 

@@ -7,10 +7,11 @@ above all `lock`, because closing any descriptor of it would give the store up t
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 from urllib.parse import unquote_to_bytes
+
+from brokerset_formats.lazy_dataclasses import dataclass
 
 PATH_SIZE_MAX: Final = 2_048
 """Characters of a path as it is asked for; a topic of 255 bytes has 765 when each is escaped."""

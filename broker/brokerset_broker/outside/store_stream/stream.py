@@ -11,7 +11,6 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from email.utils import formatdate
 from typing import Any, Final, TypeVar
 
@@ -28,6 +27,7 @@ from brokerset_broker.outside.store_stream.ranges import Part, wanted_part
 from brokerset_broker.outside.store_stream.sending import SendingEnded, send_part
 from brokerset_broker.outside.store_stream.small_files import WHOLE_MAX, read_at_once
 from brokerset_broker.store.message_store import MessageStore
+from brokerset_formats.lazy_dataclasses import dataclass
 from brokerset_spec.broker_settings import BrokerSettings
 
 log = structlog.get_logger(__name__)

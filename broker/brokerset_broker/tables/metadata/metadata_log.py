@@ -7,7 +7,7 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -32,6 +32,7 @@ from brokerset_broker.tables.metadata.stamp import Stamp, StampFile
 from brokerset_broker.tables.metadata.store_source import MetadataStore, Written
 from brokerset_broker.tables.metadata.tables import Tables
 from brokerset_formats.config import SubscriptionGroupConfig, TopicConfig
+from brokerset_formats.lazy_dataclasses import dataclass
 from brokerset_protocol.codes import ResponseCode
 from brokerset_protocol.errors import Rejected
 from brokerset_runtime.disk import RunBlocking

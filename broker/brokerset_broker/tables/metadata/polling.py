@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from brokerset_broker.tables.metadata.snapshot import MetadataState
@@ -17,6 +16,7 @@ from brokerset_formats.config import (
     fields,
 )
 from brokerset_formats.errors import FormatError
+from brokerset_formats.lazy_dataclasses import dataclass
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
 from brokerset_runtime.peer_requests import Asker

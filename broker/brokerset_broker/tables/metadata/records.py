@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from typing import Final
 
@@ -28,6 +28,7 @@ from brokerset_broker.tables.ordered.values import (
 )
 from brokerset_formats.config import SubscriptionGroupConfig, TopicConfig, fields
 from brokerset_formats.errors import FormatError
+from brokerset_formats.lazy_dataclasses import dataclass
 from brokerset_formats.names import SYSTEM_TOPIC_PREFIX
 from brokerset_formats.properties import Property, encode_properties
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 import structlog
@@ -12,6 +12,7 @@ import structlog
 from brokerset_broker.tables.metadata import records
 from brokerset_formats.config import fields
 from brokerset_formats.errors import FormatError
+from brokerset_formats.lazy_dataclasses import dataclass
 from brokerset_runtime.disk import Disk, replace_file
 
 log = structlog.get_logger(__name__)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from brokerset_broker.store.message_store import MessageStore
 from brokerset_broker.tables.metadata.applier import RecordSource
 from brokerset_broker.tables.metadata.records import METADATA_QUEUE_ID, METADATA_TOPIC, Kind, properties
+from brokerset_formats.lazy_dataclasses import dataclass
 from brokerset_formats.records import decode_record
 from brokerset_runtime.clock import Clock
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
 from brokerset_broker.tables.ordered.values import OrderedQueue, ProducerState
 from brokerset_formats.errors import FormatError
+from brokerset_formats.lazy_dataclasses import dataclass
 from brokerset_formats.order_stamps import decode_stamp
 from brokerset_protocol.subject_words import PartitionStatus
 

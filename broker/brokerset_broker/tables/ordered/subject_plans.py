@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from brokerset_broker.tables.ordered.values import NO_END, OrderedQueue, Subject
+from brokerset_formats.lazy_dataclasses import dataclass
 from brokerset_protocol.subject_words import OrderStrategy, PartitionStatus
 
 SUBJECTS_MAX: Final = 10_000

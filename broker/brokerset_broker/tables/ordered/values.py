@@ -6,11 +6,11 @@ Every change overwrites, removes, or raises what its keys have: applying one twi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from brokerset_formats.config import fields
 from brokerset_formats.errors import FormatError
+from brokerset_formats.lazy_dataclasses import dataclass
 from brokerset_formats.names import split_ordered_retry_topic
 from brokerset_protocol.subject_words import OrderStrategy, PartitionStatus
 
