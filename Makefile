@@ -109,8 +109,8 @@ test-spark: setup  ## those of them that read stores with Spark and its kernels
 send-paths: setup  ## sends through the native core compared with the Python path, byte for byte (CHUNKS=number)
 	python tests/property/native/run.py --chunks $(CHUNKS)
 
-mutation: setup  ## deliberate mistakes in copies of the product, each of which something must notice (MUTATIONS=n: some, others each day)
-	python -m tests.mutation.run --count $(MUTATIONS)
+mutation: setup  ## deliberate mistakes in copies of the product, each of which something must notice (MUTATIONS=n: some, others each day; WORKERS=at a time)
+	python -m tests.mutation.run --count $(MUTATIONS) --workers $(WORKERS)
 
 interop: setup  ## real Java, C++ and Node clients and Java servers against ours (INTEROP=core: without the long suites|all)
 	python tests/interop/run.py --size $(INTEROP)

@@ -65,6 +65,9 @@ class BrokerView:
     role: str
     address: str
     version: str
+    native_core: str | None
+    """`on` or `off`, with its version or why; None of who does not say, such as Java's brokers."""
+
     boot_ms: int | None
     put_per_second: float | None
     get_per_second: float | None
@@ -266,6 +269,7 @@ async def _probe_broker(
         role="master" if broker_id == 0 else "slave",
         address=address,
         version=facts.get("brokerVersionDesc", ""),
+        native_core=facts.get("brokersetNativeCore"),
         boot_ms=None if boot is None else int(boot),
         put_per_second=_number(facts, "putTps"),
         get_per_second=_number(facts, "getTransferredTps"),
@@ -315,6 +319,7 @@ def show(view: View, *, errors_apart: bool = True) -> None:
             {
                 **{name: name for name in ("cluster", "group", "id", "role", "address")},
                 "version": lambda b: b.version or None,
+                "native": lambda b: b.native_core and b.native_core.split()[0],
                 "in/s": lambda b: _rate(b.put_per_second),
                 "out/s": lambda b: _rate(b.get_per_second),
                 "stored": lambda b: _size(b.stored_bytes),

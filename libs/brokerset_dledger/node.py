@@ -2,16 +2,20 @@
 
 Source: `DLedgerLeaderElector`, `DLedgerEntryPusher` and `DLedgerServer` of DLedger 0.3.1.2. `DESIGN.md` says
 where members of a group of ours alone do more.
+
+One module, because it is one state machine: a request of any kind may end a leadership, and with it all that
+the other parts keep. What can stand alone does: `election`, `following`, `pushing`, `ledger`, `responses`.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypeVar
 
+from brokerset_dledger import responses
 from brokerset_dledger.config import NodeConfig
 from brokerset_dledger.election import Ballot, Verdict
 from brokerset_dledger.following import NEVER, Follower, PushAnswer
@@ -280,12 +284,12 @@ class Node:
         """A member, or an administrator, asks for something; the answer comes in a `Ready`, perhaps later."""
         code = self._refusal(request)
         if code is not None:
-            self._answer(request_id, _refused(request, code, self.leader_id))
+            self._answer(request_id, responses.refused(request, code, self.leader_id))
             return
         match request:
             case VoteRequest():
                 result, term = self._vote(now, request)
-                self._answer(request_id, _vote_response(request, result, term))
+                self._answer(request_id, responses.vote_response(request, result, term))
             case HeartbeatRequest():
                 self._answer(request_id, self._hear(now, request))
             case PushRequest():
@@ -293,7 +297,7 @@ class Node:
             case LeadershipTransferRequest():
                 self._receive_transfer(now, request_id, request)
             case _:
-                self._answer(request_id, _refused(request, DLedgerCode.UNSUPPORTED, self.leader_id))
+                self._answer(request_id, responses.refused(request, DLedgerCode.UNSUPPORTED, self.leader_id))
         self._push(now)
 
     def answered(self, now: int, call_id: int, response: DLedgerBody | None) -> None:
@@ -752,12 +756,14 @@ class Node:
     def _receive_push(self, now: int, request_id: int, request: PushRequest) -> None:
         leader = request.leader_id
         if leader is None or leader not in self.config.others:
-            self._answer(request_id, _refused(request, DLedgerCode.UNKNOWN_MEMBER, self.leader_id))
+            self._answer(request_id, responses.refused(request, DLedgerCode.UNKNOWN_MEMBER, self.leader_id))
         elif request.term < self.term:
-            response = _push_response(request, DLedgerCode.EXPIRED_TERM, self.ledger)
+            response = responses.push_response(request, DLedgerCode.EXPIRED_TERM, self.ledger)
             self._answer(request_id, replace(response, term=self.term))
         elif not self._follow(now, request.term, leader):
-            self._answer(request_id, _push_response(request, DLedgerCode.INCONSISTENT_LEADER, self.ledger))
+            self._answer(
+                request_id, responses.push_response(request, DLedgerCode.INCONSISTENT_LEADER, self.ledger)
+            )
         else:
             end = self.ledger.end_index
             self._follower.receive(request_id, request, now)
@@ -774,7 +780,8 @@ class Node:
         """Entries were truncated before they were synced: do not acknowledge what takes their place."""
         for answer in self._unsynced:
             self._answer(
-                answer.request_id, _push_response(answer.request, DLedgerCode.INCONSISTENT_STATE, self.ledger)
+                answer.request_id,
+                responses.push_response(answer.request, DLedgerCode.INCONSISTENT_STATE, self.ledger),
             )
         self._unsynced = []
 
@@ -789,7 +796,7 @@ class Node:
                 self._answer_push(answer)
 
     def _answer_push(self, answer: PushAnswer) -> None:
-        self._answer(answer.request_id, _push_response(answer.request, answer.code, self.ledger))
+        self._answer(answer.request_id, responses.push_response(answer.request, answer.code, self.ledger))
 
     # Recovery of a member that may lack what it has acknowledged.
 
@@ -935,45 +942,3 @@ class Node:
         best = max(alive, key=lambda peer: self._pushers[peer].watermark, default=None)
         if best is not None and self._transfer_refusal(best) is None:
             self._hand_over(best, None)
-
-
-def _refused(request: DLedgerBody, code: DLedgerCode, leader_id: str | None) -> DLedgerBody:
-    """The answer of Java to what is not for this member: what it was asked, with a code."""
-    kinds: Iterable[tuple[type[DLedgerBody], type[DLedgerBody]]] = (
-        (VoteRequest, VoteResponse),
-        (HeartbeatRequest, HeartbeatResponse),
-        (PushRequest, PushResponse),
-        (LeadershipTransferRequest, LeadershipTransferResponse),
-    )
-    kind = next((answer for asked, answer in kinds if isinstance(request, asked)), DLedgerBody)
-    return kind(
-        group=request.group,
-        remote_id=request.remote_id,
-        local_id=request.local_id,
-        leader_id=leader_id,
-        term=request.term,
-        code=code,
-    )
-
-
-def _vote_response(request: VoteRequest, result: VoteResult, term: int) -> VoteResponse:
-    return VoteResponse(
-        group=request.group,
-        remote_id=request.remote_id,
-        local_id=request.local_id,
-        leader_id=request.leader_id,
-        term=term,
-        vote_result=result,
-    )
-
-
-def _push_response(request: PushRequest, code: DLedgerCode, ledger: Ledger) -> PushResponse:
-    return PushResponse(
-        group=request.group,
-        term=request.term,
-        code=code,
-        index=request.first_index,
-        count=request.count,
-        begin_index=ledger.begin_index,
-        end_index=ledger.end_index,
-    )

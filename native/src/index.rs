@@ -35,8 +35,33 @@ impl Index {
         HEADER_SIZE + self.slots * SLOT_SIZE + number as usize * UNIT_SIZE
     }
 
+    /// Puts entries (hash, offset in the log, store time) in the order of the log, as long as their units are below `room`,
+    /// and the header; returns how many are done. Those below `end_offset` are in the index already.
+    pub fn put_all(
+        &mut self,
+        file: &mut [u8],
+        room: i64,
+        entries: impl IntoIterator<Item = (i32, i64, i64)>,
+    ) -> usize {
+        let begun = self.next_unit;
+        let mut done = 0;
+        for (key_hash, offset, store_timestamp) in entries {
+            if offset >= self.end_offset {
+                if self.next_unit >= room {
+                    break;
+                }
+                self.put(file, key_hash, offset, store_timestamp);
+            }
+            done += 1;
+        }
+        if self.next_unit != begun {
+            self.write_header(file);
+        }
+        done
+    }
+
     /// Adds one unit; there must be room, and `file` must have the size of `file_size`.
-    pub fn put(&mut self, file: &mut [u8], key_hash: i32, offset: i64, store_timestamp: i64) {
+    fn put(&mut self, file: &mut [u8], key_hash: i32, offset: i64, store_timestamp: i64) {
         let number = self.next_unit;
         let slot = HEADER_SIZE + key_hash as usize % self.slots * SLOT_SIZE;
         let mut previous = i64::from(read_i32(file, slot));
@@ -86,7 +111,7 @@ impl Index {
     }
 
     /// Stores the header's fields; units beyond the stored number are ignored by readers.
-    pub fn write_header(&self, file: &mut [u8]) {
+    fn write_header(&self, file: &mut [u8]) {
         let times = [
             self.begin_timestamp,
             self.end_timestamp,
@@ -138,6 +163,27 @@ mod tests {
         assert_eq!(
             (index.slots_used, index.next_unit, read_i32(&file, 36)),
             (1, 4, 4)
+        );
+    }
+
+    #[test]
+    fn entries_are_put_until_there_is_no_room_and_none_is_put_twice() {
+        let (mut index, mut file) = new(4, 10);
+        let entries = [(5, 100, 1_000), (6, 100, 1_000), (7, 200, 2_000)];
+        assert_eq!(index.put_all(&mut file, 3, entries), 2);
+        assert_eq!((index.next_unit, read_i32(&file, 36)), (3, 3));
+
+        file[36..40].fill(0);
+        assert_eq!(index.put_all(&mut file, 3, [(5, 99, 1_000)]), 1);
+        assert_eq!((index.next_unit, read_i32(&file, 36)), (3, 0));
+
+        assert_eq!(
+            index.put_all(&mut file, 4, [(4, 99, 1_000), (7, 200, 2_000)]),
+            2
+        );
+        assert_eq!(
+            (index.next_unit, index.end_offset, read_i32(&file, 36)),
+            (4, 200, 4)
         );
     }
 

@@ -126,33 +126,22 @@ fn put_index_entries(
         ));
     }
     let begun = index.next_unit;
-    let mut position = done;
-    {
+    let packed = entries.get(done..).unwrap_or_default();
+    let unpacked = packed.chunks_exact(INDEX_ENTRY_SIZE).map(|entry| {
+        let (hash, rest) = entry.split_at(4);
+        let (offset, timestamp) = rest.split_at(8);
+        (
+            i32::from_be_bytes(hash.try_into().expect("four bytes")),
+            i64::from_be_bytes(offset.try_into().expect("eight bytes")),
+            i64::from_be_bytes(timestamp.try_into().expect("eight bytes")),
+        )
+    });
+    let put = {
         // SAFETY: as in `bytes_of`, for the arguments are borrowed from the interpreter; the memory may be changed,
         // `entries` are immutable bytes of another object, and only this block, which runs no Python code, uses it.
         let file = unsafe { std::slice::from_raw_parts_mut(memory.buf_ptr().cast::<u8>(), size) };
-        for entry in entries
-            .get(done..)
-            .unwrap_or_default()
-            .chunks_exact(INDEX_ENTRY_SIZE)
-        {
-            let (hash, rest) = entry.split_at(4);
-            let (offset, timestamp) = rest.split_at(8);
-            let offset = i64::from_be_bytes(offset.try_into().expect("eight bytes"));
-            if offset >= index.end_offset {
-                if index.next_unit >= room {
-                    break;
-                }
-                let hash = i32::from_be_bytes(hash.try_into().expect("four bytes"));
-                let timestamp = i64::from_be_bytes(timestamp.try_into().expect("eight bytes"));
-                index.put(file, hash, offset, timestamp);
-            }
-            position += INDEX_ENTRY_SIZE;
-        }
-        if index.next_unit != begun {
-            index.write_header(file);
-        }
-    }
+        index.put_all(file, room, unpacked)
+    };
     if index.next_unit != begun {
         table.setattr("begin_timestamp", index.begin_timestamp)?;
         table.setattr("end_timestamp", index.end_timestamp)?;
@@ -161,7 +150,7 @@ fn put_index_entries(
         table.setattr("slots_used", index.slots_used)?;
         table.setattr("next_unit", index.next_unit)?;
     }
-    Ok(position)
+    Ok(done + put * INDEX_ENTRY_SIZE)
 }
 
 /// `hashing.index_hash` of a topic and a key in UTF-8; None for other bytes.

@@ -737,10 +737,9 @@ fn put_entries(cursor: &mut IndexCursor, py: Python<'_>, entries: &[(i32, i64)],
         next_unit: cursor.next_unit,
     };
     let file = cursor.buffer.bytes(py);
-    for (hash, offset) in entries {
-        index.put(file, *hash, *offset, now);
-    }
-    index.write_header(file);
+    let units = index.units;
+    let entries = entries.iter().map(|(hash, offset)| (*hash, *offset, now));
+    index.put_all(file, units, entries);
     cursor.begin_timestamp = index.begin_timestamp;
     cursor.end_timestamp = index.end_timestamp;
     cursor.begin_offset = index.begin_offset;

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.mutation.mutations_broker import BROKER
@@ -86,6 +87,13 @@ def outcome(mutation: Mutation) -> str:
             return f"the test itself ended with {code}: {(ended.stdout + ended.stderr)[-300:]}"
 
 
+def timed_outcome(mutation: Mutation) -> tuple[str, float]:
+    """The same, and how many seconds it took."""
+    before = time.perf_counter()
+    became = outcome(mutation)
+    return became, time.perf_counter() - before
+
+
 def chosen(count: int, turn: int) -> list[Mutation]:
     """So many of them, others in each turn; in any run of turns every one comes as often as the others."""
     if count <= 0 or count >= len(ALL):
@@ -99,6 +107,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="only these")
     parser.add_argument("--count", type=int, default=0, help="so many, others each day; all without")
     parser.add_argument("--turn", type=int, default=int(time.time()) // 86_400, help="which part of them")
+    parser.add_argument("--workers", type=int, default=1, help="so many at a time")
     asked = parser.parse_args()
     unknown = set(asked.names) - {mutation.name for mutation in ALL}
     if unknown:
@@ -106,14 +115,10 @@ def main() -> int:
     wanted = [m for m in ALL if m.name in asked.names] if asked.names else chosen(asked.count, asked.turn)
     begun = time.perf_counter()
     bad = 0
-    for mutation in wanted:
-        before = time.perf_counter()
-        became = outcome(mutation)
-        bad += became != "caught"
-        print(
-            f"{became:10} {time.perf_counter() - before:6.1f} s  {mutation.name:36} {mutation.breaks}",
-            flush=True,
-        )
+    with ThreadPoolExecutor(asked.workers) as workers:
+        for mutation, (became, seconds) in zip(wanted, workers.map(timed_outcome, wanted), strict=True):
+            bad += became != "caught"
+            print(f"{became:10} {seconds:6.1f} s  {mutation.name:36} {mutation.breaks}", flush=True)
     print(
         f"{len(wanted) - bad} of {len(wanted)} caught in {time.perf_counter() - begun:.0f} s ({len(ALL)} in all)"
     )

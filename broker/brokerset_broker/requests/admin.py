@@ -21,7 +21,7 @@ from brokerset_broker.store.queries import StoreQueries
 from brokerset_broker.tables.consumers import ConsumerTable
 from brokerset_broker.tables.groups import GroupManager
 from brokerset_broker.tables.topics import TopicManager
-from brokerset_formats import fastjson
+from brokerset_formats import fastjson, native
 from brokerset_formats.config import DataVersion, DelayOffsets
 from brokerset_formats.errors import FormatError
 from brokerset_formats.message_ids import decode_offset_id
@@ -178,6 +178,7 @@ class AdminProcessor:
             "runtime": _duration(uptime_ms),
             "brokerActive": "false" if self._admission.refuses_writes else "true",
             "brokerVersionDesc": VERSION_TEXT,
+            "brokersetNativeCore": native.description,
             "commitLogMinOffset": str(store.min_offset),
             "commitLogMaxOffset": str(store.max_offset),
             "remainHowManyDataToFlush": _bytes(max(0, store.max_offset - store.flushed_offset)),

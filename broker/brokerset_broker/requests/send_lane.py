@@ -34,6 +34,8 @@ TIMED_MASK: Final = 31
 
 _NEVER: Final = 1 << 62
 
+_NOTHING: Final[tuple[TopicFacts | None, dict[int, ConsumeQueue]]] = (None, {})
+
 _FIELDS: Final = ("queueId", "msgId", "queueOffset", "TRACE_ON", "MSG_REGION", "transactionId")
 """Of an answer about a stored message, in the order of `SendReplies.reply`."""
 
@@ -59,6 +61,8 @@ class SendLane:
         self._admission = admission
         self._stats = stats
         self._clock = clock
+        self._known: dict[str, tuple[TopicFacts | None, dict[int, ConsumeQueue]]] = {}
+        """What the native lane knows, so that it is told once."""
         self._calls = 0
         self._settles = False
         self.is_open: Callable[[], bool] = lambda: False
@@ -90,17 +94,26 @@ class SendLane:
         """Serve sends to this queue from now on: the Python path has just stored a plain one in it."""
         topic = facts.config.topic_name
         queue = self._store.queues_table.table.get((topic, queue_id))
+        known, queues = self._known.get(topic, _NOTHING)
+        if known is facts and queues.get(queue_id) is queue:
+            return
         if facts.name_size > TOPIC_SIZE_MAX:  # the Python path takes single sends to it and refuses batches
             return
         if isinstance(queue, ConsumeQueue):
             self._lane.learn(topic, facts.config, facts, queue_id, queue, queue.topic_field, queue.magic)
+            if known is not facts:
+                self._known[topic] = facts, {queue_id: queue}
+            else:
+                queues[queue_id] = queue
 
     def forget(self, topic: str) -> None:
         """Serve no sends to a topic until it is learnt again."""
+        self._known.pop(topic, None)
         self._lane.forget(topic)
 
     def forget_all(self) -> None:
         """Serve no sends to any topic until it is learnt again."""
+        self._known.clear()
         self._lane.forget_all()
 
     def serve(self, connection: Connection, data: bytes) -> int:

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import structlog
 
+from brokerset_broker.store import answers
 from brokerset_broker.store.commit_log import CommitLog
 
 log = structlog.get_logger(__name__)
@@ -129,7 +130,7 @@ class Flusher:
         self._log.flushed_timestamp = store_timestamp
         waiting = self._waiting
         while waiting and waiting[0][0] <= end:
-            waiting.popleft()[1](True)
+            answers.give(waiting.popleft()[1], True)
         again, self._again = self._again, False
         if waiting or again:
             self.kick()
@@ -143,7 +144,7 @@ class Flusher:
         self._on_failure(error)
         waiting, self._waiting = self._waiting, deque()
         for _, callback, _ in waiting:
-            callback(False)
+            answers.give(callback, False)
 
     async def pause(self) -> None:
         """Begin no flush until `resume`, and wait for the one that is on its way."""
@@ -165,7 +166,7 @@ class Flusher:
             if entry[0] <= offset:
                 self._waiting.append(entry)
             else:
-                entry[1](False)
+                answers.give(entry[1], False)
 
     @property
     def age_ms(self) -> int | None:
@@ -180,7 +181,7 @@ class Flusher:
         self._timer = None
         now = loop.time()
         while self._waiting and self._waiting[0][2] <= now:
-            self._waiting.popleft()[1](False)
+            answers.give(self._waiting.popleft()[1], False)
         if self._waiting:
             self._timer = loop.call_at(self._waiting[0][2], self._expire)
 

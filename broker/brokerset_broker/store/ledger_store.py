@@ -17,6 +17,7 @@ from typing import Final, Protocol
 
 import structlog
 
+from brokerset_broker.store import answers
 from brokerset_broker.store.checkpointing import lowered
 from brokerset_broker.store.consume_queue import NO_LIMIT, QueueTail
 from brokerset_broker.store.errors import PutStatus, StoreRefused
@@ -501,7 +502,7 @@ class LedgerStore(MessageStore):
         """Answer everybody who waits: this member leads no more, or ends."""
         waiting, self._waiting = self._waiting, deque()
         for waiter in waiting:
-            waiter.answer(status)
+            answers.give(waiter.answer, status)
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
@@ -511,16 +512,16 @@ class LedgerStore(MessageStore):
         end, waiting = self.log.max_offset, self._waiting
         term = None if self._appender is None else self._appender.term
         while waiting and waiting[0].term != term:
-            waiting.popleft().answer(PutStatus.SERVICE_NOT_AVAILABLE)
+            answers.give(waiting.popleft().answer, PutStatus.SERVICE_NOT_AVAILABLE)
         while waiting and waiting[0].end <= end:
-            waiting.popleft().answer(PutStatus.PUT_OK)
+            answers.give(waiting.popleft().answer, PutStatus.PUT_OK)
 
     def _expire(self) -> None:
         loop = asyncio.get_running_loop()
         self._expiry = None
         now = loop.time()
         while self._waiting and self._waiting[0].deadline <= now:
-            self._waiting.popleft().answer(PutStatus.FLUSH_SLAVE_TIMEOUT)
+            answers.give(self._waiting.popleft().answer, PutStatus.FLUSH_SLAVE_TIMEOUT)
         if self._waiting:
             self._expiry = loop.call_at(self._waiting[0].deadline, self._expire)
 

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 OUR_KEYS: Final = "brokerset"
-"""Keys that our brokers add to their measurements (28) begin so; they add them as members of a group."""
+"""Keys that our brokers add to their measurements (28) begin so."""
 
 OUR_FIELDS: Final = ("replicaId", "nonce", "incarnation", "registration")
 """Fields that our brokers add to the answer to 1007; at least one is always there."""
@@ -42,7 +42,8 @@ def controller_make(status_code: int | None, metadata_code: int | None) -> Make:
 def broker_make(table: Mapping[str, str] | None, identity: Mapping[str, str] | None = None) -> Make:
     """Whose broker has these measurements (28) and these fields in its answer to 1007; None: not answered.
 
-    A broker of ours outside a group has no such measurements, and neither make answers 1007 there: unknown.
+    A broker of ours that is older than `brokersetNativeCore` has no such measurements outside a group, and
+    neither make answers 1007 there: unknown.
     """
     if table is None:
         return Make.UNKNOWN

@@ -24,14 +24,12 @@ fuzz_target!(|data: &[u8]| {
         slots_used: 0,
         next_unit: 1 + i64::from(first) % (UNITS as i64 - 1),
     };
-    for number in index.next_unit..index.units {
-        index.put(
-            &mut file,
-            i32::from(first) * 31 + number as i32 % 3,
-            number,
-            number * 1000,
-        );
-        assert_eq!(index.next_unit, number + 1);
-    }
-    index.write_header(&mut file);
+    let numbers = index.next_unit..index.units;
+    let entries = numbers.clone().map(|number| {
+        let hash = i32::from(first) * 31 + number as i32 % 3;
+        (hash, number, number * 1000)
+    });
+    let done = index.put_all(&mut file, UNITS as i64, entries);
+    assert_eq!(done, numbers.count());
+    assert_eq!(index.next_unit, index.units);
 });

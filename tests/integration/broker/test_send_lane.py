@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from brokerset_broker.app import Broker
@@ -47,6 +49,41 @@ async def test_a_topic_that_was_made_again_begins_from_scratch(setup: Setup) -> 
 
         assert (answer.code, answer.ext["queueOffset"]) == (0, "0")
         assert setup.bodies(await client.pull("t", 0)) == [b"new"]
+
+
+class Told:
+    """A native lane, and the queues that it was told of."""
+
+    def __init__(self, lane: Any) -> None:
+        self._lane = lane
+        self.queues: list[tuple[str, int]] = []
+
+    def learn(self, topic: str, config: object, facts: object, queue_id: int, *queue: object) -> None:
+        self.queues.append((topic, queue_id))
+        self._lane.learn(topic, config, facts, queue_id, *queue)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lane, name)
+
+
+async def test_a_queue_is_learnt_once_until_its_topic_changes(setup: Setup) -> None:
+    """Sends that go the Python way, as those with binary headers do, tell the lane nothing that it knows."""
+    async with setup.pair() as (broker, client):
+        lane = broker.send_lane
+        assert lane is not None
+        told = lane._lane = Told(lane._lane)
+        await client.create_topic("t", 2)
+        for queue_id in (0, 0, 1, 1, 0):
+            assert (await client.send("t", queue_id=queue_id, binary=True)).code == 0
+        assert (lane.served, told.queues) == (0, [("t", 0), ("t", 1)])
+
+        await client.create_topic("t", 3)
+        for _ in range(2):
+            assert (await client.send("t", queue_id=1, binary=True)).code == 0
+
+        assert told.queues[2:] == [("t", 1)]
+        assert (await client.send("t", queue_id=1, properties={"UNIQ_KEY": "K1"})).code == 0
+        assert lane.served == 1
 
 
 async def test_a_broker_without_permission_to_write_stores_nothing(setup: Setup) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from brokerset_cli.processes import start_ticks
+from brokerset_formats import native
 from brokerset_rig.local_set import FREE_PORTS, WAIT_SECONDS, LocalSet
 
 pytestmark = pytest.mark.long
@@ -71,6 +72,7 @@ def test_status_shows_every_process_and_every_broker(cli: Cli) -> None:
         ("Shop", "north", "master"),
         ("Shop", "south", "master"),
     ]
+    assert {b["nativeCore"] for b in view["brokers"]} == {native.description}
     shown = cli("status").stdout
     assert "BrokerSet orders" in shown
     assert "south-0" in shown

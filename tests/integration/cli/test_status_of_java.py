@@ -129,6 +129,7 @@ def test_scripts_get_makes_roles_and_what_holds() -> None:
             view = json.loads(result.stdout)
             assert view["healthy"]
             assert view["controllersMake"] == "Java"
+            assert [each["nativeCore"] for each in view["brokers"]] == [None, None]
             assert [(c["make"], c["role"], c["answers"]) for c in view["controllers"]] == [
                 ("Java", "leader", True),
                 ("Java", "follower", True),

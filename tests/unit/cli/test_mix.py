@@ -57,6 +57,7 @@ def test_a_broker_is_told_by_what_only_one_make_answers_and_not_by_its_version()
     java = {"brokerVersionDesc": "V5_5_0", "commitLogMaxOffset": "9"}
 
     assert broker_make({**java, "brokersetRole": "none"}) is OURS
+    assert broker_make({**java, "brokersetNativeCore": "off (BROKERSET_NATIVE=off)"}) is OURS
     assert broker_make(java, {}) is JAVA
     assert broker_make(java, {"replicaId": "1"}) is OURS
     assert broker_make(java, None) is UNKNOWN

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Final
 
+from brokerset_broker.store import answers
 from brokerset_broker.store.errors import PutStatus
 
 WAITERS_MAX: Final = 65_536
@@ -44,7 +45,7 @@ class Waiters:
         """Everybody whose end is not behind `offset` is done."""
         waiting = self._waiting
         while waiting and waiting[0][0] <= offset:
-            waiting.popleft()[1](PutStatus.PUT_OK)
+            answers.give(waiting.popleft()[1], PutStatus.PUT_OK)
 
     def answer_all(self, status: PutStatus) -> None:
         """Everybody gets `status`."""
@@ -53,7 +54,7 @@ class Waiters:
             self._timer.cancel()
             self._timer = None
         for _, callback, _ in waiting:
-            callback(status)
+            answers.give(callback, status)
 
     def _expire(self) -> None:
         loop = asyncio.get_running_loop()
@@ -61,7 +62,7 @@ class Waiters:
         now = loop.time()
         waiting = self._waiting
         while waiting and waiting[0][2] <= now:
-            waiting.popleft()[1](PutStatus.FLUSH_SLAVE_TIMEOUT)
+            answers.give(waiting.popleft()[1], PutStatus.FLUSH_SLAVE_TIMEOUT)
         if waiting and self._timer is None:
             self._timer = loop.call_at(waiting[0][2], self._expire)
 

@@ -13,6 +13,7 @@ from typing import Final
 
 import structlog
 
+from brokerset_broker.store import answers
 from brokerset_broker.store.errors import PutStatus, StoreRefused
 from brokerset_broker.tables.metadata import records
 from brokerset_broker.tables.metadata.applier import Applier
@@ -278,7 +279,7 @@ class MetadataLog:
         self._waiters.clear()
         self._ends.clear()
         for callback in waiting:
-            callback(PutStatus.SERVICE_NOT_AVAILABLE)
+            answers.give(callback, PutStatus.SERVICE_NOT_AVAILABLE)
 
     def truncated(self, offset: int) -> None:
         """The log was truncated at `offset`, or starts from scratch there."""
@@ -344,7 +345,7 @@ class MetadataLog:
         answered = min(applied, self._store.confirmed_offset)
         while self._ends and self._ends[0] <= answered:
             for callback in self._waiters.pop(heapq.heappop(self._ends), ()):
-                callback(PutStatus.PUT_OK)
+                answers.give(callback, PutStatus.PUT_OK)
         return more
 
     # -- told changes -------------------------------------------------------------------------------------
@@ -427,7 +428,7 @@ class MetadataLog:
             self._pump()
             return
         for callback in self._waiters.pop(end, ()):
-            callback(status)
+            answers.give(callback, status)
 
     # -- quiet changes ------------------------------------------------------------------------------------
 
@@ -457,9 +458,9 @@ class MetadataLog:
         stored = self._flush_offsets()
         for callback in waiting:
             if stored:
-                self._when_applied(self._written_end, callback)
+                self._when_applied(self._written_end, partial(answers.give, callback))
             else:
-                callback(PutStatus.SERVICE_NOT_AVAILABLE)
+                answers.give(callback, PutStatus.SERVICE_NOT_AVAILABLE)
 
     def flush(self) -> None:
         """Write everything quiet that has no record yet."""

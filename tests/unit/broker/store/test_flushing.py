@@ -14,6 +14,7 @@ import pytest
 from brokerset_broker.store import GetStatus, MessageStore, StoreRefused, mapping
 from brokerset_broker.store.retention_task import DiskUse, RetentionTask
 from brokerset_formats.checkpoints import SyncedOffsets, decode_checkpoint
+from brokerset_rig.failing_answers import Answers
 from brokerset_rig.waiting import until
 
 Stores = Any  # the class of conftest.py, which cannot be imported by name
@@ -84,6 +85,33 @@ async def test_a_failed_flush_is_final(stores: Stores, monkeypatch: pytest.Monke
     assert store.get("T", 0, 0, 1, 100).status is GetStatus.FOUND
     await store.close()
     assert (stores.root / "abort").exists()
+
+
+async def test_an_answer_that_fails_ends_no_other(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others hear what became of theirs, in time, too late or never, and the next flush begins."""
+
+    store, answers = stores.open(sync_flush_timeout=20), Answers()
+
+    def wait_for(end: int) -> None:
+        store.when_flushed(end, answers.fail)
+        store.when_flushed(end, answers.take)
+
+    wait_for(stores.append(store).end)
+    await until(lambda: answers.given == [True])
+    disk = SlowDisk(monkeypatch)
+    wait_for(stores.append(store).end)
+    await until(lambda: answers.given == [True, False])
+    wait_for(stores.append(store).end)
+    store.flusher.truncate(0)
+    assert answers.given == [True, False, False]
+    disk.error = OSError(errno.EIO, "Input/output error")
+    wait_for(stores.append(store).end)
+    disk.go.set()
+    await until(lambda: store.flusher.failed)
+
+    assert answers.given == [True, False, False, False]
+    assert answers.reported == [f"at {done}" for done in answers.given]
+    await store.close()
 
 
 async def test_a_slow_flush_is_told(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:

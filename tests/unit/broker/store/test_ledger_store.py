@@ -22,6 +22,8 @@ from brokerset_formats.dledger import ENTRY_HEAD_SIZE, CurrentTerm, LedgerEntry
 from brokerset_formats.hosts import Host
 from brokerset_formats.records import decode_record
 from brokerset_protocol.bodies.dledger import DLedgerCode
+from brokerset_rig.failing_answers import Answers
+from brokerset_rig.waiting import until
 from brokerset_runtime.clock import ManualClock
 from brokerset_spec.broker_settings import BrokerSettings
 
@@ -322,6 +324,36 @@ def test_who_waits_is_answered_when_it_is_committed_and_dispatched(stores: Store
         return answers
 
     assert asyncio.run(wait()) == [PutStatus.PUT_OK, PutStatus.SERVICE_NOT_AVAILABLE]
+
+
+def test_an_answer_that_fails_ends_no_other(stores: Stores) -> None:
+    """Neither when it is committed, nor too late, nor when another member leads."""
+
+    async def wait() -> Answers:
+        stores.settings = replace(stores.settings, sync_flush_timeout=20)
+        store = stores.open()
+        store.start()
+        answers = Answers()
+
+        def wait_for(end: int) -> None:
+            store.when_committed(end, answers.fail)
+            store.when_committed(end, answers.take)
+
+        wait_for(append(store).end)
+        commit(store)
+        wait_for(append(store).end)
+        store.answer_waiting(PutStatus.SERVICE_NOT_AVAILABLE)
+        wait_for(append(store).end)
+        await until(lambda: len(answers.given) == 3)
+        wait_for(append(store).end)
+        stores.leader.term = TERM + 1
+        commit(store)
+        return answers
+
+    answers = asyncio.run(wait())
+    away, late = PutStatus.SERVICE_NOT_AVAILABLE, PutStatus.FLUSH_SLAVE_TIMEOUT
+    assert answers.given == [PutStatus.PUT_OK, away, late, away]
+    assert answers.reported == [f"at {status}" for status in answers.given]
 
 
 def test_no_send_is_acknowledged_for_the_entry_of_another_leader(stores: Stores) -> None:

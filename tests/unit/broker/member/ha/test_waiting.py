@@ -9,6 +9,7 @@ import pytest
 from brokerset_broker.member.ha import waiting
 from brokerset_broker.member.ha.waiting import Begun, Bell, BothDone, Rate, Waiters
 from brokerset_broker.store.errors import PutStatus
+from brokerset_rig.failing_answers import Answers
 
 pytestmark = pytest.mark.virtual
 
@@ -44,6 +45,24 @@ async def test_too_many_waiters_are_told_at_once(monkeypatch: pytest.MonkeyPatch
     assert told == [LATE]
     waiters.answer_all(PutStatus.SERVICE_NOT_AVAILABLE)
     assert told == [LATE, PutStatus.SERVICE_NOT_AVAILABLE]
+
+
+async def test_an_answer_that_fails_ends_no_other() -> None:
+    """Neither when replicas have what it waits for, nor when all are told, nor when time is over."""
+
+    waiters, answers = Waiters(), Answers()
+    for end in (1, 11, 21):
+        waiters.add(end, answers.fail, 1.0)
+        waiters.add(end, answers.take, 1.0)
+    waiters.answer_up_to(10)
+    await asyncio.sleep(2)
+    waiters.add(31, answers.fail, 1.0)
+    waiters.add(31, answers.take, 1.0)
+    waiters.answer_all(PutStatus.SERVICE_NOT_AVAILABLE)
+
+    assert answers.given == [OK, LATE, LATE, PutStatus.SERVICE_NOT_AVAILABLE]
+    assert answers.reported == [f"at {status}" for status in answers.given]
+    assert len(waiters) == 0
 
 
 @pytest.mark.parametrize(

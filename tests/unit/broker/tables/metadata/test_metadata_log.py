@@ -24,6 +24,7 @@ from brokerset_broker.tables.metadata.records import (
 from brokerset_formats.config import SubscriptionGroupConfig, TopicConfig
 from brokerset_protocol.codes import ResponseCode
 from brokerset_protocol.errors import Rejected
+from brokerset_rig.failing_answers import Answers
 from brokerset_rig.metadata_parts import MemoryStore, Replica, copy_records, settle
 
 T = TopicConfig("t", 4, 4)
@@ -123,6 +124,32 @@ async def test_two_way_commits_of_a_turn_share_a_record(tmp_path: Path) -> None:
     assert told == [PutStatus.PUT_OK] * 5
     replica.log.when_offsets_confirmed(told.append)
     assert len(told) == 6
+
+
+async def test_an_answer_that_fails_ends_no_other(tmp_path: Path) -> None:
+    """Neither when its record is confirmed, nor when it will not be, nor when the store refuses it."""
+
+    replica, answers = await leader(tmp_path), Answers()
+
+    async def wait_for(offset: int) -> None:
+        replica.offsets.commit("g", "t", 0, offset)
+        replica.log.when_offsets_confirmed(answers.fail)
+        replica.log.when_offsets_confirmed(answers.take)
+        await settle()
+
+    await wait_for(5)
+    replica.confirm()
+    await wait_for(6)
+    replica.end_waiting(PutStatus.FLUSH_SLAVE_TIMEOUT)
+    replica.store.refuses = "the disk is full"
+    await wait_for(7)
+    replica.store.refuses = None
+    await wait_for(8)
+    replica.log.stop_leading()
+
+    away = PutStatus.SERVICE_NOT_AVAILABLE
+    assert answers.given == [PutStatus.PUT_OK, PutStatus.FLUSH_SLAVE_TIMEOUT, away, away]
+    assert answers.reported == [f"at {status}" for status in answers.given]
 
 
 async def test_a_commit_that_repeats_an_unconfirmed_one_waits_for_it(tmp_path: Path) -> None:
