@@ -89,6 +89,7 @@ def empty_slave(side: Side, load: Generator, size: int, *, pin: bool) -> Run:
         load.answer(address, "send", topic, flags)
         target = generator.log_end(port_of(address))
         shutil.rmtree(replication.store_of(slave), ignore_errors=True)
+        sides.sync_disk(replication.store_of(master))  # the slave's bytes are not to wait for the master's
         before = machine.snapshot()
         slave.start()
         priority.raise_session(slave.pid)
