@@ -107,6 +107,8 @@ def copied(slave: ServerProcess, target: int, deadline: float) -> list[tuple[flo
     samples: list[tuple[float, int]] = []
     port = port_of(slave.address)
     while time.monotonic() < deadline:
+        if not slave.running:
+            raise stack.StackError(f"{slave.name} has ended:\n{slave.log_tail()}")
         with suppress(OSError, KeyError, ValueError):
             end = generator.log_end(port)
             if not samples or end != samples[-1][1]:
