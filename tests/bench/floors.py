@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from tests.bench import priority
 
 RECORD = b"x" * 1024
 FILE_BYTES = 64 << 20
 CHUNK = 1 << 20
+ENDED_SECONDS_MAX = 60.0
 
 
 def synced_per_second(folder: Path, records: int, seconds: float) -> float:
@@ -42,26 +46,51 @@ while position < size:
     position += os.sendfile(peer.fileno(), source, position, size - position)
 """
 
+RECEIVER = f"""
+import socket, sys, time
+with socket.create_server(("127.0.0.1", 0)) as listener:
+    print(listener.getsockname()[1], flush=True)
+    peer, _ = listener.accept()
+buffer = memoryview(bytearray({CHUNK}))
+begun, received = time.monotonic(), 0
+with peer, open(sys.argv[1], "wb", buffering=0) as target:
+    while count := peer.recv_into(buffer):
+        target.write(buffer[:count])
+        received += count
+print(received / (time.monotonic() - begun))
+"""
+
 
 def copied_mib_per_second(folder: Path, size: int) -> float:
-    """A file in the page cache, sent by another process with sendfile and written to a file here, in MiB a second."""
+    """A file in the page cache, sent with sendfile by one process and written to a file by another, in MiB a second.
+
+    Both have the share of the processor that servers have, and nothing of the first file is left to be written.
+    """
     source, target = folder / "copy-source", folder / "copy-target"
-    source.write_bytes(b"")
-    with source.open("ab") as stream:
+    with source.open("wb") as stream:
         for _ in range(0, size, CHUNK):
             stream.write(os.urandom(CHUNK))
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = str(listener.getsockname()[1])
-        sender = subprocess.Popen([sys.executable, "-c", SENDER, str(source), port])
-        peer, _ = listener.accept()
-        buffer = memoryview(bytearray(CHUNK))
-        begun, received = time.monotonic(), 0
-        with peer, target.open("wb", buffering=0) as stream:
-            while count := peer.recv_into(buffer):
-                stream.write(buffer[:count])
-                received += count
-        took = time.monotonic() - begun
-    sender.wait()
+        os.fsync(stream.fileno())
+    with _raised(RECEIVER, target) as receiver:
+        assert receiver.stdout is not None
+        port = receiver.stdout.readline().strip()
+        with _raised(SENDER, source, port) as sender:
+            rate = receiver.stdout.readline()
+            if not rate or sender.wait(ENDED_SECONDS_MAX):
+                raise ChildProcessError("the copy over loopback has failed")
     for path in (source, target):
         path.unlink()
-    return received / took / (1 << 20)
+    return float(rate) / (1 << 20)
+
+
+@contextmanager
+def _raised(program: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """A process with a program of ours, in a session as servers have it; it has ended afterwards."""
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    priority.raise_session(process.pid)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()

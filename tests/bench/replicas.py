@@ -89,6 +89,7 @@ def empty_slave(side: Side, load: Generator, size: int, *, pin: bool) -> Run:
         load.answer(address, "send", topic, flags)
         target = generator.log_end(port_of(address))
         shutil.rmtree(replication.store_of(slave), ignore_errors=True)
+        sides.sync_disk(replication.store_of(master))  # the slave's bytes are not to wait for the master's
         before = machine.snapshot()
         slave.start()
         priority.raise_session(slave.pid)
@@ -106,6 +107,8 @@ def copied(slave: ServerProcess, target: int, deadline: float) -> list[tuple[flo
     samples: list[tuple[float, int]] = []
     port = port_of(slave.address)
     while time.monotonic() < deadline:
+        if not slave.running:
+            raise stack.StackError(f"{slave.name} has ended:\n{slave.log_tail()}")
         with suppress(OSError, KeyError, ValueError):
             end = generator.log_end(port)
             if not samples or end != samples[-1][1]:

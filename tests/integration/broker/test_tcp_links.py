@@ -16,10 +16,13 @@ import pytest
 import uvloop
 
 from brokerset_broker.member.ha import tcp_links
+from brokerset_broker.member.ha.link_socket import LinkSocket
 from brokerset_broker.member.ha.links import HaNetwork, LinkClosed, MasterLink, PeerRefused, SlaveLink
 from brokerset_broker.member.ha.tcp_links import HaLimits, HaPortTaken, TcpHaNetwork
+from brokerset_broker.member.ha.tcp_master_link import AHEAD_BYTES
 from brokerset_broker.store.replica_log import ReplicaLog, ReplicaLogFailed
 from brokerset_protocol.ha_packets import (
+    TRANSFER_HEADER_SIZE,
     Ack,
     MasterHandshake,
     PeerIdentity,
@@ -194,6 +197,45 @@ async def test_packets_in_any_pieces(tmp_path: Path, piece: int) -> None:
 
     assert copy.content() == b"".join(bodies)
     assert sizes == [len(body) for body in bodies]
+
+
+async def test_nothing_of_a_big_packet_is_copied_when_another_one_came_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind a big packet the next header alone is read ahead, so that a body goes into the log's memory as
+    it comes; behind a small one many packets are read at once."""
+
+    chunk, chunks = AHEAD_BYTES, 8
+    read_ahead: list[int] = []
+    receive, receive_parts = LinkSocket.receive, LinkSocket.receive_parts
+
+    def noted(self: LinkSocket, room: memoryview) -> int | None:
+        read_ahead.append(len(room))
+        return receive(self, room)
+
+    def parts_noted(self: LinkSocket, first: memoryview, second: memoryview) -> int | None:
+        read_ahead.append(len(second))
+        return receive_parts(self, first, second)
+
+    log = FakeReplicaLog(tmp_path / "a", segment_bytes=SEGMENT)
+    copy = FakeReplicaLog(tmp_path / "b", segment_bytes=SEGMENT)
+    log.append(os.urandom(chunk * chunks))
+    async with master() as side:
+        ours, theirs = await pair(side)
+        await ours.send(TransferHeader(0, 1, 0, 0, chunk), log)
+        theirs.receive_into(copy, lambda header: None)
+        await until(lambda: copy.end == chunk)
+        monkeypatch.setattr(LinkSocket, "receive", noted)
+        monkeypatch.setattr(LinkSocket, "receive_parts", parts_noted)
+        for number in range(1, chunks):
+            await ours.send(TransferHeader(chunk * number, 1, 0, 0, chunk), log)
+        await until(lambda: copy.end == log.end)
+        big = list(read_ahead)
+        await ours.send(TransferHeader(log.end, 1, 0, 0, 0), log)
+        await until(lambda: read_ahead[-1] == AHEAD_BYTES)
+
+    assert copy.content() == log.content()
+    assert max(big) <= TRANSFER_HEADER_SIZE
 
 
 async def test_packets_behind_the_handshake_are_kept(tmp_path: Path) -> None:

@@ -29,7 +29,11 @@ from brokerset_protocol.ha_packets import (
 log = structlog.get_logger(__name__)
 
 AHEAD_BYTES: Final = 64 * 1024
-"""Read at once where a header is due: many small packets, or the beginning of a big one, which is copied."""
+"""Read at once where a header is due: many small packets, or the beginning of a big one, which is copied.
+
+Behind a packet of this size the header alone is read: then the next one, likely to be big, too, is not
+copied, and goes into the file by one call.
+"""
 
 TURN_BYTES_MAX: Final = 1024 * 1024
 """What one turn of the loop receives, so that everything else goes on next to a slave that catches up."""
@@ -50,6 +54,8 @@ class TcpMasterLink:
         self._end = 0
         self._left = 0
         """Bytes of the body that is being received."""
+        self._window = self._ahead
+        """The part of `_ahead` that is read into where a header is due."""
         self._log: ReplicaLog | None = None
         self._on_header: OnHeader | None = None
         self._waiting: asyncio.Task[None] | None = None
@@ -148,8 +154,8 @@ class TcpMasterLink:
             if self._begin:  # less than a header
                 self._ahead[:rest] = bytes(self._ahead[self._begin : self._end])
                 self._begin, self._end = 0, rest
-            asked = AHEAD_BYTES - rest
-            size = link.receive(self._ahead[rest:])
+            asked = len(self._window) - rest
+            size = link.receive(self._window[rest:])
             if size is None:
                 return 0, True
             self._end += size
@@ -157,7 +163,7 @@ class TcpMasterLink:
         assert self._log is not None
         room = self._log.room(self._left)
         in_log = len(room)
-        behind = self._ahead if in_log == self._left else self._ahead[:0]
+        behind = self._window if in_log == self._left else self._ahead[:0]
         asked = in_log + len(behind)
         size = link.receive_parts(room, behind)
         del room
@@ -194,6 +200,7 @@ class TcpMasterLink:
                 return
             self._begin += TRANSFER_HEADER_SIZE
             self._left = header.size
+            self._window = self._ahead if header.size < AHEAD_BYTES else self._ahead[:TRANSFER_HEADER_SIZE]
             self._pass_on(header, on_header)
 
     def _pass_on(self, header: TransferHeader, on_header: OnHeader) -> None:
