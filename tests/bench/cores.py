@@ -143,7 +143,7 @@ def main() -> int:
                 number,
                 f"{rate:,.0f}",
                 f"{statistics.median(of_one):.2f} ×",
-                f"{used / rate * 1e6:.0f} µs",
+                f"{used / rate * 1e6:.1f} µs",
             )
         )
     print(markdown(("each broker has", "groups", "sends a second", "of one", "CPU for each"), rows))
