@@ -247,6 +247,11 @@ class CommandReader:
             self.buffered = 0
         return data
 
+    def first_size(self, data: bytes) -> int:
+        """Bytes of the frame that `data` begins with; 0 if it is not complete, or its length not allowed."""
+        size = 4 + int.from_bytes(data[:4], "big")
+        return size if 8 <= size <= min(len(data), self.frame_size_max) else 0
+
     def feed(self, data: bytes) -> list[Command]:
         """The commands that are complete now."""
         commands: list[Command] = []

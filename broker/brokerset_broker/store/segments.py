@@ -18,6 +18,13 @@ FILE_NAME = re.compile(r"[0-9]{20}")
 ZERO_CHUNK_BYTES = 1024 * 1024
 """How much is compared with zeros, or overwritten by them, at a time."""
 
+GROWN_STEPS = 16
+"""Steps grow with what a file has, up to this part of the file.
+
+A send that finds no room is one for the Python path: 800 µs for a batch of 32 x 1 KB instead of 33 with the
+native core. With steps of 64 KiB alone that was one batch in 102.
+"""
+
 _ZEROS = bytes(ZERO_CHUNK_BYTES)
 
 
@@ -94,7 +101,8 @@ class MappedFile:
 
     def reserve(self, end: int, step: int) -> None:
         """Make sure that positions up to `end` may be written, and some more; OSError if the disk is full."""
-        target = min(self.size, max(end, self.reserved + step))
+        more = max(step, min(self.reserved, self.size // GROWN_STEPS))
+        target = min(self.size, max(end, self.reserved + more))
         mapping.reserve(self.path, self.reserved, target)
         self.reserved = target
 

@@ -50,7 +50,10 @@ Handler = Callable[["Connection", Command], Reply]
 Handlers = Mapping[int, Handler]
 Lane = Callable[["Connection", bytes], int]
 """Serves requests at the beginning of a chunk of input that begins with a frame, and returns their bytes;
-what it leaves goes to the handlers. It answers with `Connection.send`, now or later."""
+the request that it leaves goes to the handlers. It answers with `Connection.send`, now or later."""
+
+LANE_MISSES_MAX: Final = 4
+"""Requests in a row that the lane declines; then it is asked once for each chunk, until it serves one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,7 @@ class Connection(asyncio.Protocol):
         self._handlers = handlers
         self._limits = limits
         self._lane = lane
+        self._misses = 0
         self._in_flight_max = limits.in_flight_max
         self._on_open = on_open
         self._on_close = on_close
@@ -258,11 +262,10 @@ class Connection(asyncio.Protocol):
         self.last_activity = self._loop.time()
         reader = self._reader
         served = False
-        if self._lane is not None and not self._paused:
-            data = reader.join(data)
-            if data and (size := self._serve_lane(self._lane, data)):
-                served = True
-                data = data[size:]
+        if self._lane is not None and not self._paused and (data := reader.join(data)):
+            size = len(data)
+            data = self._serve_lane(self._lane, data)
+            served = len(data) < size
         commands = reader.feed(data) if data else ()
         if not reader.buffered:
             self._unfinished_since = None
@@ -312,10 +315,22 @@ class Connection(asyncio.Protocol):
 
     # -- serving ------------------------------------------------------------------------------------------
 
-    def _serve_lane(self, lane: Lane, data: bytes) -> int:
+    def _serve_lane(self, lane: Lane, data: bytes) -> bytes:
+        """Give a chunk to the lane, and to the handlers each request that it declines before others.
+        Returns what is left: the beginning of a frame, or what the handlers have to serve."""
+        reader = self._reader
         self._corked = True
         try:
-            return lane(self, data)
+            while data and not self._paused:
+                size = lane(self, data)
+                self._misses = 0 if size else self._misses + 1
+                data = data[size:]
+                end = reader.first_size(data)
+                if not 0 < end < len(data) or self._misses >= LANE_MISSES_MAX:
+                    break
+                self._serve_each(reader.feed(data[:end]))
+                data = data[end:] if reader.error is None else b""
+            return data
         finally:
             self._corked = False
 
@@ -332,21 +347,24 @@ class Connection(asyncio.Protocol):
     def _serve_all(self, commands: Sequence[Command]) -> None:
         self._corked = True
         try:
-            for command in commands:
-                if command.flag & FLAG_RESPONSE:
-                    future = self._waiting.pop(command.opaque, None)
-                    if future is not None and not future.done():
-                        future.set_result(command)
-                    continue
-                if self._out_bytes >= self._limits.write_buffer_high:
-                    self._flush()
-                if self._paused and (self._backlog or not command.flag & FLAG_ONEWAY):
-                    self._hold_back(command)
-                else:
-                    self._serve(command)
+            self._serve_each(commands)
         finally:
             self._corked = False
             self._flush()
+
+    def _serve_each(self, commands: Sequence[Command]) -> None:
+        for command in commands:
+            if command.flag & FLAG_RESPONSE:
+                future = self._waiting.pop(command.opaque, None)
+                if future is not None and not future.done():
+                    future.set_result(command)
+                continue
+            if self._out_bytes >= self._limits.write_buffer_high:
+                self._flush()
+            if self._paused and (self._backlog or not command.flag & FLAG_ONEWAY):
+                self._hold_back(command)
+            else:
+                self._serve(command)
 
     def _hold_back(self, command: Command) -> None:
         """Keep a request, and all behind it, until the peer has read its answers; read nothing meanwhile."""

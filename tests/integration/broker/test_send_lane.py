@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -113,3 +114,18 @@ async def test_a_disk_that_does_not_take_the_log_stops_the_store(setup: Setup) -
         assert first.code == second.code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert "the disk does not take the commit log" in (first.remark or "")
         assert (broker.store.max_offset, broker.store.queue_max("t", 0)) == (end, 2)
+
+
+async def test_one_unusual_send_does_not_end_the_native_way_of_those_behind_it(setup: Setup) -> None:
+    """All come in one chunk: their places in the queue are in the order in which they were sent."""
+    async with setup.pair() as (broker, client):
+        await client.create_topic("t", 1)
+        await send_natively(broker, client, "t", 0)
+        assert broker.send_lane is not None
+        before = broker.send_lane.served
+
+        ids: tuple[dict[str, str], ...] = ({"UNIQ_KEY": "K1"}, {}, {"UNIQ_KEY": "K2"}, {}, {"UNIQ_KEY": "K3"})
+        answers = await asyncio.gather(*(client.send("t", properties=properties) for properties in ids))
+
+        assert [answer.ext["queueOffset"] for answer in answers] == ["2", "3", "4", "5", "6"]
+        assert broker.send_lane.served == before + 3

@@ -272,6 +272,26 @@ def test_many_units_over_files(tmp_path: Path) -> None:
     assert many.last_end == single.last_end
 
 
+def test_a_long_queue_takes_its_blocks_in_growing_steps_and_a_short_one_takes_few(tmp_path: Path) -> None:
+    """300,000 units ask 20 times, not 92; the next file is made when at most 80 % of them are written."""
+    with ThreadPoolExecutor(1) as executor:
+        long = ConsumeQueue(tmp_path / "q", "T", 0, 300_000 * UNIT_SIZE, executor)
+        rooms: list[int] = []
+        prepared: list[int] = []
+        while long.next_offset < 300_000:
+            long.make_room(1)
+            rooms.append(long.room_end)
+            if long.files._coming is not None:
+                prepared.append(long.position)
+            units = (long.room_end - long.position) // UNIT_SIZE
+            long.put_many(bytes(units * UNIT_SIZE), 0)
+        long.files.forget_prepared()
+
+    assert rooms[0] <= 64 * 1024
+    assert len(rooms) <= 20
+    assert prepared[0] <= 0.8 * rooms[-1]
+
+
 def advised(path: Path, flag: str) -> bool:
     """Whether the mapping of a file has a flag, by the name that the kernel shows."""
     mappings = Path("/proc/self/smaps").read_text().split(str(path), 1)[1]
