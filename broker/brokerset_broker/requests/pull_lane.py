@@ -93,7 +93,7 @@ class PullLane:
             self.served += 1
             done = pull[0]
             answered += len(reply)
-            pull = self._read(data, done)
+            pull = self._read(data, done) if done < len(data) else None
         return done
 
     def _reply(
