@@ -33,6 +33,18 @@ ALL_TAGS: Final = (None, "", "*")
 """Subscriptions to messages with any tag."""
 
 
+PULL_BEGIN: Final = b'{"code":11,'
+"""How clients begin the header of a pull."""
+
+LENGTHS_SIZE: Final = 8
+"""Of a frame and its header, before it."""
+
+
+def begins_with_pull(data: bytes) -> bool:
+    """Whether a chunk begins with a pull as clients write it: then there is nothing for the lane of sends."""
+    return data.startswith(PULL_BEGIN, LENGTHS_SIZE)
+
+
 class PullLane:
     """Serves the plain pulls at the beginning of a chunk; for `RemotingServer`."""
 

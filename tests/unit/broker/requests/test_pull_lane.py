@@ -13,7 +13,7 @@ import pytest
 from brokerset_broker.live_settings import LiveSettings
 from brokerset_broker.requests.admission import Admission
 from brokerset_broker.requests.pull import PullProcessor
-from brokerset_broker.requests.pull_lane import PullLane
+from brokerset_broker.requests.pull_lane import PullLane, begins_with_pull
 from brokerset_broker.requests.statistics import BrokerStats
 from brokerset_broker.store import MessageStore
 from brokerset_broker.tables.consumers import ConsumerGroup, make_subscription
@@ -188,6 +188,13 @@ def test_a_pull_that_finds_messages_is_answered_byte_for_byte_as_by_the_python_p
 
     assert served(world) > 100
     assert world.native.noted() == world.python.noted()
+
+
+@pytest.mark.parametrize(("code", "pull"), [(11, True), (1, False), (110, False), (310, False), (361, False)])
+def test_a_chunk_begins_with_a_pull_if_its_first_code_is_the_one_of_pulls(code: int, pull: bool) -> None:
+    """Others are offered to the lane of sends first; that finds nothing in a pull, whichever code it has."""
+    assert begins_with_pull(request(PLAIN, code=code)) is pull
+    assert begins_with_pull(request(PLAIN, code=code)[:16]) is False
 
 
 def test_zeros_before_the_numbers_of_a_pull_change_nothing(world: World) -> None:
