@@ -34,7 +34,7 @@ from brokerset_broker.requests.ordered_shared import SharedGroups, draw_start
 from brokerset_broker.requests.ordered_subjects import SubjectQueuesProcessor
 from brokerset_broker.requests.parked_pulls import ParkedPulls
 from brokerset_broker.requests.pull import PullProcessor
-from brokerset_broker.requests.pull_lane import PullLane
+from brokerset_broker.requests.pull_lane import PullLane, begins_with_pull
 from brokerset_broker.requests.query import QueryProcessor
 from brokerset_broker.requests.send import SendProcessor
 from brokerset_broker.requests.send_back import SendBackProcessor
@@ -588,6 +588,8 @@ class Broker:
         """Serve the plain requests at the beginning of a chunk: sends or pulls, hardly anyone mixes them."""
         assert self.send_lane is not None, "the server was given this as its lane"
         assert self._pull_lane is not None, "it is made after the lane of sends"
+        if begins_with_pull(data):
+            return self._pull_lane.serve(connection, data)
         return self.send_lane.serve(connection, data) or self._pull_lane.serve(connection, data)
 
     # -- events -------------------------------------------------------------------------------------------

@@ -95,6 +95,12 @@ def units_struct(count: int) -> struct.Struct:
     return struct.Struct(">" + "qiq" * count)
 
 
+@lru_cache(maxsize=256)
+def sizes_struct(count: int) -> struct.Struct:
+    """Reads the record sizes of `count` units at once: a quarter of the time that all their numbers take."""
+    return struct.Struct(">" + "8xi8x" * count)
+
+
 def tags_code(tags: str | None) -> int:
     """The hash that a unit holds for the TAGS property: of the whole text, 0 without tags."""
     return java_hash(tags) if tags else 0

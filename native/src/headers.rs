@@ -229,6 +229,14 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// As `number_in_text`, and in a text also with zeros before it, for readers that all take the number only.
+    pub fn padded_number_in_text(&mut self) -> Option<Option<i64>> {
+        match self.peek()? {
+            b'"' => decimal(self.text()?).map(Some),
+            _ => self.number_in_text(),
+        }
+    }
+
     /// A text, its escapes resolved into `found`; null is the empty text.
     fn escaped_text_or_null(&mut self, found: &mut Vec<u8>) -> Option<()> {
         found.clear();
@@ -284,7 +292,16 @@ impl<'a> Reader<'a> {
 /// A number in the one form that every reader takes for the same number.
 fn canonical(text: &[u8]) -> Option<i64> {
     let digits = text.strip_prefix(b"-").unwrap_or(text);
-    if digits.is_empty() || digits.len() > 19 || (digits[0] == b'0' && text.len() > 1) {
+    if digits.first() == Some(&b'0') && text.len() > 1 {
+        return None;
+    }
+    decimal(text)
+}
+
+/// A number, whatever zeros are before it.
+fn decimal(text: &[u8]) -> Option<i64> {
+    let digits = text.strip_prefix(b"-").unwrap_or(text);
+    if digits.is_empty() || digits.len() > 19 {
         return None;
     }
     let mut number: i64 = 0;

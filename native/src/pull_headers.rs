@@ -79,15 +79,15 @@ fn read_fields<'a>(reader: &mut Reader<'a>) -> Option<Fields<'a>> {
         match reader.key()? {
             b"consumerGroup" => fields.group = reader.text_or_null()?,
             b"topic" => fields.topic = reader.text_or_null()?,
-            b"queueId" => fields.queue_id = reader.number_in_text()?,
-            b"queueOffset" => fields.queue_offset = reader.number_in_text()?,
-            b"maxMsgNums" => fields.messages_max = reader.number_in_text()?,
-            b"sysFlag" => fields.sys_flag = reader.number_in_text()?,
-            b"commitOffset" => fields.commit_offset = reader.number_in_text()?,
-            b"suspendTimeoutMillis" => fields.suspend_ms = reader.number_in_text()?,
-            b"maxMsgBytes" => fields.bytes_max = reader.number_in_text()?,
+            b"queueId" => fields.queue_id = reader.padded_number_in_text()?,
+            b"queueOffset" => fields.queue_offset = reader.padded_number_in_text()?,
+            b"maxMsgNums" => fields.messages_max = reader.padded_number_in_text()?,
+            b"sysFlag" => fields.sys_flag = reader.padded_number_in_text()?,
+            b"commitOffset" => fields.commit_offset = reader.padded_number_in_text()?,
+            b"suspendTimeoutMillis" => fields.suspend_ms = reader.padded_number_in_text()?,
+            b"maxMsgBytes" => fields.bytes_max = reader.padded_number_in_text()?,
             b"subscription" => fields.subscription = reader.text_or_null()?,
-            b"subVersion" => fields.subscription_version = reader.number_in_text()?,
+            b"subVersion" => fields.subscription_version = reader.padded_number_in_text()?,
             b"expressionType" => fields.expression_type = reader.text_or_null()?,
             // Broker name and namespace, and what proxies tell of themselves: nobody reads them.
             b"bname" | b"lo" | b"ns" | b"nsd" | b"requestSource" | b"proxyFrowardClientId" => {
@@ -126,6 +126,18 @@ mod tests {
     }
 
     #[test]
+    fn zeros_before_a_number_are_read_over() {
+        for (padded, queue_offset) in [("0000000000000070", 70), ("00", 0), ("-0", 0), ("-007", -7)]
+        {
+            let text = JAVA.replace("\"70\"", &format!("\"{padded}\""));
+            assert_eq!(
+                read_pull(text.as_bytes()).unwrap().queue_offset,
+                queue_offset
+            );
+        }
+    }
+
+    #[test]
     fn every_beginning_of_a_header_is_declined() {
         assert!((0..JAVA.len()).all(|size| read_pull(&JAVA.as_bytes()[..size]).is_none()));
     }
@@ -141,6 +153,12 @@ mod tests {
             ("\"topic\":\"T\",", ""),
             ("\"queueOffset\":\"70\"", "\"queueOffset\":\"+70\""),
             ("\"queueOffset\":\"70\"", "\"queueOffset\":\"\""),
+            ("\"queueOffset\":\"70\"", "\"queueOffset\":\"0-7\""),
+            ("\"queueOffset\":\"70\"", "\"queueOffset\":070"),
+            (
+                "\"queueOffset\":\"70\"",
+                "\"queueOffset\":\"00000000000000000070\"",
+            ),
             ("\"queueOffset\":\"70\"", "\"queueOffset\":null"),
             ("\"sysFlag\":\"6\"", "\"sysFlag\":\"-6\""),
             ("\"suspendTimeoutMillis\":\"15000\",", ""),

@@ -33,6 +33,22 @@ ALL_TAGS: Final = (None, "", "*")
 """Subscriptions to messages with any tag."""
 
 
+Pull = tuple[int, int, str, str, int, int, int, int, int, int, str | None, int]
+"""End of the frame, opaque, group, topic, queue id, queue offset, most messages, system flag, offset to
+commit, most bytes, subscription and its version, as `PullReader.read` gives them."""
+
+PULL_BEGIN: Final = b'{"code":11,'
+"""How clients begin the header of a pull."""
+
+LENGTHS_SIZE: Final = 8
+"""Of a frame and its header, before it."""
+
+
+def begins_with_pull(data: bytes) -> bool:
+    """Whether a chunk begins with a pull as clients write it: then there is nothing for the lane of sends."""
+    return data.startswith(PULL_BEGIN, LENGTHS_SIZE)
+
+
 class PullLane:
     """Serves the plain pulls at the beginning of a chunk; for `RemotingServer`."""
 
@@ -86,33 +102,22 @@ class PullLane:
             return 0
         room = connection.answers_room
         while pull is not None and answered < room:
-            reply = self._reply(connection, *pull)
+            reply = self._reply(connection, pull)
             if reply is None:
                 break
             connection.send(reply)
             self.served += 1
             done = pull[0]
             answered += len(reply)
-            pull = self._read(data, done)
+            pull = self._read(data, done) if done < len(data) else None
         return done
 
-    def _reply(
-        self,
-        connection: Connection,
-        _end: int,
-        opaque: int,
-        group: str,
-        topic: str,
-        queue_id: int,
-        queue_offset: int,
-        messages_max: int,
-        sys_flag: int,
-        commit_offset: int,
-        bytes_max: int,
-        subscription: str | None,
-        version: int,
-    ) -> bytes | None:
+    def _reply(self, connection: Connection, pull: Pull) -> bytes | None:
         """The answer; None for a pull that is not plain, and then nothing has been done."""
+        (
+            _, opaque, group, topic, queue_id, queue_offset, messages_max, sys_flag, commit_offset, bytes_max,
+            subscription, version,
+        ) = pull  # fmt: skip
         group_config = self._groups.items.get(group)
         config = self._topics.items.get(topic)
         access, offsets = self._access, self._offsets

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from brokerset_broker.store.commit_log import CommitLog
 from brokerset_broker.store.consume_queue import ConsumeQueue
 from brokerset_broker.store.results import GetResult, GetStatus
-from brokerset_formats.lazy_dataclasses import dataclass
-from brokerset_formats.queue_units import UNIT, UNIT_SIZE, units_struct
+from brokerset_formats.queue_units import UNIT, UNIT_SIZE, sizes_struct, units_struct
 
 FILTER_UNITS_MIN = 800
 """Units that one `get` examines, at least, when most of them have other tags (16,000 bytes in RocketMQ)."""
@@ -20,9 +20,11 @@ BYTES_MAX = 128 * 1024 * 1024
 """Bytes that one `get` returns, at most, whatever is asked for."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadLimits:
-    """What one `get` returns at most; the first message is returned whatever its size."""
+class ReadLimits(NamedTuple):
+    """What one `get` returns at most; the first message is returned whatever its size.
+
+    No frozen dataclass, because one is made for each pull.
+    """
 
     messages: int
     bytes: int
@@ -73,12 +75,10 @@ def read_messages(
     begin = position - file.start
     queue.read_ahead(file, begin, count * UNIT_SIZE)
     if codes is None:
-        flat = units_struct(count).unpack_from(file.view, begin)
-        sizes = flat[1::3]
+        sizes = sizes_struct(count).unpack_from(file.view, begin)
         size = sum(sizes)
         if size <= limits.bytes:
-            offsets = flat[0::3]
-            parts = _plain_parts(log, offsets, sizes, size)
+            parts = _plain_parts(log, file.view, begin, sizes, size)
             if parts is not None:
                 return GetResult(GetStatus.FOUND, queue_offset + count, minimum, maximum, parts, count, size)
     units = UNIT.iter_unpack(file.view[begin : begin + count * UNIT_SIZE])
@@ -116,16 +116,18 @@ def plain_source(
 
 
 def _plain_parts(
-    log: CommitLog, offsets: tuple[int, ...], sizes: tuple[int, ...], size: int
+    log: CommitLog, units: memoryview, begin: int, sizes: tuple[int, ...], size: int
 ) -> list[memoryview] | None:
-    """The records as views if all are in one file of the log, as is usual; None otherwise."""
-    first, end = offsets[0], offsets[-1] + sizes[-1]
+    """The records of the units at `begin` as views if all are in one file of the log, as is usual."""
+    first = UNIT.unpack_from(units, begin)[0]
+    end = UNIT.unpack_from(units, begin + (len(sizes) - 1) * UNIT_SIZE)[0] + sizes[-1]
     file = log.files.find(first)
     if file is None or end > file.end or end > log.max_offset:
         return None
     start, view = file.start, file.view
     if end - first == size:  # sizes are what they are, and offsets grow: so there is nothing in between
         return [view[first - start : end - start]]
+    offsets = units_struct(len(sizes)).unpack_from(units, begin)[0::3]
     return [
         view[offset - start : offset - start + length] for offset, length in zip(offsets, sizes, strict=True)
     ]

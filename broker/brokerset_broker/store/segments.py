@@ -36,7 +36,7 @@ def file_name(start: int) -> str:
 class MappedFile:
     """One file, mapped when it is first used, and unmapped when the last view of it is gone."""
 
-    __slots__ = ("_advice", "_map", "_view", "path", "reserved", "size", "start")
+    __slots__ = ("_advice", "_map", "_view", "end", "path", "reserved", "size", "start")
 
     def __init__(self, path: Path, start: int, size: int, advice: int = mmap.MADV_NORMAL) -> None:
         """`advice` is what the kernel is to expect of the mapping, one of `mmap.MADV_…`."""
@@ -44,6 +44,8 @@ class MappedFile:
         self.start = start
         """Offset of the first byte in the sequence."""
         self.size = size
+        self.end = start + size
+        """Offset behind the last byte."""
         self._advice = advice
         self.reserved = 0
         """Below this position the file surely has its blocks; only there it may be written."""
@@ -73,11 +75,6 @@ class MappedFile:
         file = cls(path, start, size, advice)
         file.reserved = reserved
         return file
-
-    @property
-    def end(self) -> int:
-        """Offset behind the last byte."""
-        return self.start + self.size
 
     @property
     def map(self) -> mmap.mmap:

@@ -15,6 +15,7 @@ from brokerset_formats.queue_units import (
     decode_batch_unit,
     decode_unit,
     first_that,
+    sizes_struct,
     tags_code,
     units_struct,
 )
@@ -85,3 +86,4 @@ def test_many_units_at_once() -> None:
     flat = (1, 2, 3, 4, 5, 6)
 
     assert units_struct(2).pack(*flat) == QueueUnit(1, 2, 3).encode() + QueueUnit(4, 5, 6).encode()
+    assert sizes_struct(2).unpack(units_struct(2).pack(*flat)) == (2, 5)

@@ -13,7 +13,7 @@ import pytest
 from brokerset_broker.live_settings import LiveSettings
 from brokerset_broker.requests.admission import Admission
 from brokerset_broker.requests.pull import PullProcessor
-from brokerset_broker.requests.pull_lane import PullLane
+from brokerset_broker.requests.pull_lane import PullLane, begins_with_pull
 from brokerset_broker.requests.statistics import BrokerStats
 from brokerset_broker.store import MessageStore
 from brokerset_broker.tables.consumers import ConsumerGroup, make_subscription
@@ -42,7 +42,7 @@ CHOICES: dict[str, list[Any]] = {
     "queueOffset": [*(str(n) for n in range(0, 90, 3)), "-1", "1000", "", None, 5, 2.5, str(1 << 70)],
     "maxMsgNums": ["1", "2", "7", "32", "32", "500", "0", "-3"],
     "sysFlag": ["0", "1", "2", "4", "5", "6", "7", "12", "-4"],
-    "commitOffset": ["0", "5", "-1", "17", "many"],
+    "commitOffset": ["0", "5", "-1", "17", "many", "-0", "007", "0-7"],
     "suspendTimeoutMillis": ["15000", "0", None],
     "subscription": ["*", "*", "", "A", "A || B", None],
     "subVersion": ["0", "5", "99", "", None, "x"],
@@ -187,6 +187,25 @@ def test_a_pull_that_finds_messages_is_answered_byte_for_byte_as_by_the_python_p
             assert world.native.serve(data) == world.python.serve(data)
 
     assert served(world) > 100
+    assert world.native.noted() == world.python.noted()
+
+
+@pytest.mark.parametrize(("code", "pull"), [(11, True), (1, False), (110, False), (310, False), (361, False)])
+def test_a_chunk_begins_with_a_pull_if_its_first_code_is_the_one_of_pulls(code: int, pull: bool) -> None:
+    """Others are offered to the lane of sends first; that finds nothing in a pull, whichever code it has."""
+    assert begins_with_pull(request(PLAIN, code=code)) is pull
+    assert begins_with_pull(request(PLAIN, code=code)[:16]) is False
+
+
+def test_zeros_before_the_numbers_of_a_pull_change_nothing(world: World) -> None:
+    """The load generator writes numbers of a fixed width; its pulls are served by the lane, too."""
+    world.fill(random.Random(5))
+    for queue_offset in ("0000000000000003", "00", "0000000000000100"):
+        data = request(PLAIN | {"queueOffset": queue_offset, "maxMsgNums": "032"})
+
+        assert world.native.serve(data) == world.python.serve(data)
+
+    assert served(world) == 3
     assert world.native.noted() == world.python.noted()
 
 
