@@ -16,7 +16,6 @@ from brokerset_broker.requests.parked_pull_table import ParkedPull
 from brokerset_broker.requests.parked_pulls import ParkedPulls
 from brokerset_broker.requests.pull import FLAG_SUSPEND, PullProcessor
 from brokerset_broker.store.message_store import MessageStore
-from brokerset_broker.store.results import GetStatus
 from brokerset_broker.tables.offsets import OffsetManager
 from brokerset_runtime.remoting import Connection
 from brokerset_spec.broker_settings import BrokerSettings
@@ -95,11 +94,8 @@ class PlainParking:
 
     def park(self, pull: PlainPull, sys_flag: int, suspend_ms: int) -> bool:
         """Whether the pull waits now; if not, nothing has been done."""
-        if not sys_flag & FLAG_SUSPEND:
-            return False
         topic, queue_id, queue_offset = pull.topic, pull.queue_id, pull.queue_offset
-        found = self._store.get(topic, queue_id, queue_offset, 1, 1)
-        if found.status is not GetStatus.OFFSET_OVERFLOW_ONE:
+        if not sys_flag & FLAG_SUSPEND or not self._store.is_next(topic, queue_id, queue_offset):
             return False
         parked = ParkedPull(topic, queue_id, queue_offset, None, pull.connection, partial(self._resume, pull))
         return self._parked_pulls.park(parked, suspend_ms if self._park_ms is None else self._park_ms)

@@ -17,6 +17,7 @@ from brokerset_broker.requests.pull import PullProcessor
 from brokerset_broker.requests.pull_lane import PullLane
 from brokerset_broker.requests.statistics import BrokerStats
 from brokerset_broker.store import MessageStore
+from brokerset_broker.store.results import GetStatus
 from brokerset_broker.tables.consumers import ConsumerGroup, make_subscription
 from brokerset_broker.tables.groups import GroupManager
 from brokerset_broker.tables.offsets import OffsetManager
@@ -280,12 +281,18 @@ def test_records_that_are_not_confirmed_are_not_given(world: World) -> None:
     end = world.store.unit("T", 0, 9)
     assert end is not None
     world.store._readable_end = end[0]  # the tenth message is not confirmed
+    for queue_offset in range(world.store.queue_end("T", 0) + 3):
+        status = world.store.get("T", 0, queue_offset, 1, 1).status
+        is_next = world.store.is_next("T", 0, queue_offset)
+        assert is_next == (status is GetStatus.OFFSET_OVERFLOW_ONE)
     for queue_offset in (5, 8, 9, 10):
-        data = request(PLAIN | {"queueOffset": str(queue_offset)})
+        for flags in ("4", "6"):
+            data = request(PLAIN | {"queueOffset": str(queue_offset), "sysFlag": flags})
 
-        assert world.native.serve(data) == world.python.serve(data)
+            assert world.native.serve(data) == world.python.serve(data)
 
-    assert served(world) == 2
+    assert served(world) == 6  # two that find messages and a pull that waits for each of two numbers
+    assert world.native.parked == world.python.parked
 
 
 @pytest.mark.parametrize("closed", ["role", "permission", "requests", "answers"])
