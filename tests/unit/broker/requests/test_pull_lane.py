@@ -26,6 +26,7 @@ from brokerset_formats import native
 from brokerset_formats.config import SubscriptionGroupConfig, TopicConfig
 from brokerset_protocol.commands import CommandReader
 from brokerset_protocol.errors import Rejected
+from brokerset_protocol.headers.ordered import PULL_EPOCH
 from brokerset_protocol.subscriptions import parse
 from brokerset_runtime.clock import ManualClock
 from brokerset_runtime.remoting import DEFERRED
@@ -68,6 +69,22 @@ CHOICES: dict[str, list[Any]] = {
 }
 
 
+class Claims:
+    """As `OrderedAccess`, as far as plain pulls look at it: topics in `fences` are claimed by sessions."""
+
+    def __init__(self) -> None:
+        self.ordered = self.state = self.claims = self
+        self.fences: set[str] = set()
+        self.raised = False
+
+    def has_fences(self, topic: str) -> bool:
+        return topic in self.fences
+
+    def admit_pull(self, key: Any, queue_offset: int, ext: Any) -> None:
+        assert PULL_EPOCH not in ext
+        raise Rejected(2125, f"{key} is claimed, {queue_offset}")
+
+
 class Side:
     """One of both brokers: its own offsets and counters, next to tables that both read."""
 
@@ -86,6 +103,7 @@ class Side:
         shared: dict[str, Any] = {
             "live": live, "store": world.store, "topics": world.topics, "groups": world.groups,
             "consumers": world, "offsets": self.offsets, "admission": world.admission, "stats": self.stats,
+            "access": world.access,
         }  # fmt: skip
         self.processor = PullProcessor(**shared, parked_pulls=self)  # type: ignore[arg-type]  # the part of it that pulls use
         self.lane: PullLane | None = None
@@ -186,6 +204,7 @@ class World:
         for name, expression in (("G", "*"), ("tagged", "A")):
             self.members[name] = ConsumerGroup(name)
             self.members[name].subscriptions["T"] = make_subscription(parse("T", expression))
+        self.access = Claims()
         self.python, self.native = Side(self, lane=False), Side(self, lane=True)
 
     def group(self, name: str) -> ConsumerGroup | None:
@@ -342,7 +361,9 @@ def waiting_pull(world: World, **fields: str) -> bytes:
     )
 
 
-@pytest.mark.parametrize("then", ["a message", "several", "nothing", "a reset", "a topic without the queue"])
+@pytest.mark.parametrize(
+    "then", ["a message", "several", "nothing", "a reset", "a claim", "a topic without the queue"]
+)
 def test_a_pull_that_waits_for_the_next_message_is_answered_as_by_the_python_path(
     world: World, then: str
 ) -> None:
@@ -359,6 +380,9 @@ def test_a_pull_that_waits_for_the_next_message_is_answered_as_by_the_python_pat
     elif then == "a reset":
         for side in (world.python, world.native):
             side.offsets.reset("G", "T", 0, 2)
+    elif then == "a claim":
+        world.fill(random.Random(6), 4)
+        world.access.fences.add("T")
     elif then == "a topic without the queue":
         world.store.delete_topic("T")
     answers = world.native.resume()
