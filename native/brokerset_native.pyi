@@ -22,10 +22,10 @@ class PullReader:
 
     def read(
         self, data: bytes, at: int
-    ) -> tuple[int, int, str, str, int, int, int, int, int, int, str | None, int] | None:
+    ) -> tuple[int, int, str, str, int, int, int, int, int, int, int, str | None, int] | None:
         """The pull whose frame begins at `at`: end of the frame, opaque, group, topic, queue id, queue
-        offset, most messages, flags, offset to commit, most bytes (0: not said), subscription and its
-        version. None if it is declined."""
+        offset, most messages, flags, offset to commit, milliseconds to wait, most bytes (0: not said),
+        subscription and its version. None if it is declined."""
 
     def answer(
         self,

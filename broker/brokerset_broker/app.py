@@ -528,7 +528,8 @@ class Broker:
         if native.core is not None and self.send_lane is not None and part is not None:
             self._pull_lane = PullLane(
                 native.core, live=live, store=store, topics=topics, groups=groups, consumers=consumers,
-                offsets=offsets, admission=admission, stats=stats, access=access,
+                offsets=offsets, admission=admission, stats=stats, parked_pulls=self.parked_pulls,
+                processor=pull, access=access,
             )  # fmt: skip
             self._pull_lane.is_open = part.serves_reads
         self._clients = ClientProcessor(

@@ -34,7 +34,7 @@ mod python {
     use crate::sends::SendLane;
 
     /// Number of the interface between the Python code and this module; both sides must have the same.
-    const INTERFACE: u32 = 1;
+    const INTERFACE: u32 = 2;
 
     #[pymodule]
     fn brokerset_native(module: &Bound<'_, PyModule>) -> PyResult<()> {

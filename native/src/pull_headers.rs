@@ -19,6 +19,8 @@ pub struct PullHeader<'a> {
     pub messages_max: i64,
     pub sys_flag: i32,
     pub commit_offset: i64,
+    /// How long it may wait for messages, if its flags say that it does.
+    pub suspend_ms: i64,
     /// 0: as the broker has it.
     pub bytes_max: i64,
     pub subscription: Option<&'a str>,
@@ -48,7 +50,6 @@ pub fn read_pull(header: &[u8]) -> Option<PullHeader<'_>> {
         return None;
     }
     let fields = request.fields;
-    fields.suspend_ms?;
     if !matches!(fields.expression_type, None | Some(b"" | b"TAG")) {
         return None;
     }
@@ -62,6 +63,7 @@ pub fn read_pull(header: &[u8]) -> Option<PullHeader<'_>> {
         messages_max: fields.messages_max?,
         sys_flag: not_negative(fields.sys_flag?)?,
         commit_offset: fields.commit_offset?,
+        suspend_ms: fields.suspend_ms?,
         bytes_max: fields.bytes_max.unwrap_or(0),
         subscription: match fields.subscription {
             Some(bytes) => Some(text(bytes)?),
@@ -118,6 +120,7 @@ mod tests {
             messages_max: 32,
             sys_flag: 6,
             commit_offset: 0,
+            suspend_ms: 15_000,
             bytes_max: 0,
             subscription: Some("*"),
             subscription_version: 17,

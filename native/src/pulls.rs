@@ -1,5 +1,6 @@
 //! Pulls: their headers as values, and answers in one piece. See `DESIGN.md`; Python decides in between.
 
+use pyo3::IntoPyObjectExt;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::ffi;
@@ -55,21 +56,22 @@ impl PullReader {
         let Some(pull) = read_pull(frame.header) else {
             return Ok(None);
         };
-        let fields = (
-            frame.end,
-            pull.opaque,
-            pull.group,
-            pull.topic,
-            pull.queue_id,
-            pull.queue_offset,
-            pull.messages_max,
-            pull.sys_flag,
-            pull.commit_offset,
-            pull.bytes_max,
-            pull.subscription,
-            pull.subscription_version,
-        );
-        fields.into_pyobject(py).map(Some)
+        let fields = [
+            frame.end.into_bound_py_any(py)?,
+            pull.opaque.into_bound_py_any(py)?,
+            pull.group.into_bound_py_any(py)?,
+            pull.topic.into_bound_py_any(py)?,
+            pull.queue_id.into_bound_py_any(py)?,
+            pull.queue_offset.into_bound_py_any(py)?,
+            pull.messages_max.into_bound_py_any(py)?,
+            pull.sys_flag.into_bound_py_any(py)?,
+            pull.commit_offset.into_bound_py_any(py)?,
+            pull.suspend_ms.into_bound_py_any(py)?,
+            pull.bytes_max.into_bound_py_any(py)?,
+            pull.subscription.into_bound_py_any(py)?,
+            pull.subscription_version.into_bound_py_any(py)?,
+        ];
+        PyTuple::new(py, fields).map(Some)
     }
 
     /// The whole frame with the records of `count` units from position `begin` of `units`, and their bytes.

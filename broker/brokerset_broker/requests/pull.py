@@ -279,6 +279,35 @@ class PullProcessor:
             return ResponseCode.PULL_NOT_FOUND, pull.queue_offset
         return code, result.next_queue_offset
 
+    def resume(
+        self,
+        connection: Connection,
+        opaque: int,
+        group: str,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        *,
+        messages_max: int,
+        bytes_max: int,
+        group_sys_flag: int,
+        topic_sys_flag: int,
+    ) -> None:
+        """Run a pull of every tag again that `PlainParking` has parked, and answer it."""
+        pull = _Pull()
+        pull.connection = connection
+        pull.command = Command(RequestCode.PULL_MESSAGE, opaque=opaque)
+        pull.group = group
+        pull.topic = topic
+        pull.queue_id = queue_id
+        pull.queue_offset = queue_offset
+        pull.messages_max = messages_max
+        pull.bytes_max = bytes_max
+        pull.codes = pull.broadcaster = pull.owner = None
+        pull.group_sys_flag = group_sys_flag
+        pull.topic_sys_flag = topic_sys_flag
+        self._resume(pull)
+
     def _resume(self, pull: _Pull) -> None:
         """Run a parked pull again and answer it, whatever it yields."""
         access, ext = self._access, pull.command.ext
@@ -288,27 +317,27 @@ class PullProcessor:
                 pull.owner = access.admit_pull(key, pull.queue_offset, ext)
             except Rejected as rejected:
                 self._stats.missed()
-                pull.connection.answer(pull.command.reply(rejected.code, rejected.remark))
+                pull.connection.answer_at_once(pull.command.reply(rejected.code, rejected.remark))
                 return
             if isinstance(pull.owner, PullLog):
                 self._resume_shared(pull, pull.owner)
                 return
         reset = self._offsets.take_reset(pull.group, pull.topic, pull.queue_id)
         if reset is not None:
-            pull.connection.answer(self._reset_reply(pull, reset))
+            pull.connection.answer_at_once(self._reset_reply(pull, reset))
             return
         result = self._store.get(
             pull.topic, pull.queue_id, pull.queue_offset, pull.messages_max, pull.bytes_max, pull.codes
         )
         if result.status is GetStatus.FOUND:
-            pull.connection.answer(self._found(pull, result))
+            pull.connection.answer_at_once(self._found(pull, result))
             return
         code, next_offset = self._nothing(pull, result)
         if self._may_say(result, code):
-            pull.connection.answer(self._missed(pull, result, code, next_offset))
+            pull.connection.answer_at_once(self._missed(pull, result, code, next_offset))
         else:
             refusal = self._ends_unknown()
-            pull.connection.answer(pull.command.reply(refusal.code, refusal.remark))
+            pull.connection.answer_at_once(pull.command.reply(refusal.code, refusal.remark))
 
     # -- Shared groups ------------------------------------------------------------------------------------
 
@@ -335,7 +364,7 @@ class PullProcessor:
             pull.parked.queue_offset = log.queue.next_new
             if self._parked_pulls.park_again(pull.parked):
                 return
-        pull.connection.answer(self._shared_reply(pull, log, found))
+        pull.connection.answer_at_once(self._shared_reply(pull, log, found))
 
     def _read_shared(self, pull: _Pull, log: PullLog) -> SharedRead:
         assert self._shared is not None, "who has a pull log has got it there"

@@ -1,7 +1,8 @@
 """The way of plain pulls through the native core, which reads headers and makes answers (`native/DESIGN.md`).
 
-A plain pull wants messages of every tag, and there are some. Everything is decided here, by the tables by
-which `PullProcessor` decides; whatever needs more than a comparison is left to it.
+A plain pull wants messages of every tag, and there are some, or it waits for the next one. Everything is
+decided here, by the tables by which `PullProcessor` decides; whatever needs more than a comparison is left
+to it.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ from typing import Final
 from brokerset_broker.live_settings import LiveSettings
 from brokerset_broker.requests.admission import PERM_READ, Admission
 from brokerset_broker.requests.ordered_access import OrderedAccess
+from brokerset_broker.requests.parked_pulls import ParkedPulls
+from brokerset_broker.requests.plain_parking import PARKED, PlainParking, PlainPull
 from brokerset_broker.requests.pull import (
     FLAG_COMMIT_OFFSET,
     FLAG_SUBSCRIPTION,
+    PullProcessor,
     pull_bytes_max,
 )
 from brokerset_broker.requests.replies import pull_pieces
@@ -33,9 +37,10 @@ ALL_TAGS: Final = (None, "", "*")
 """Subscriptions to messages with any tag."""
 
 
-Pull = tuple[int, int, str, str, int, int, int, int, int, int, str | None, int]
+Pull = tuple[int, int, str, str, int, int, int, int, int, int, int, str | None, int]
 """End of the frame, opaque, group, topic, queue id, queue offset, most messages, system flag, offset to
-commit, most bytes, subscription and its version, as `PullReader.read` gives them."""
+commit, milliseconds that it may wait, most bytes, subscription and its version, as `PullReader.read` gives
+them."""
 
 PULL_BEGIN: Final = b'{"code":11,'
 """How clients begin the header of a pull."""
@@ -64,9 +69,12 @@ class PullLane:
         offsets: OffsetManager,
         admission: Admission,
         stats: BrokerStats,
+        parked_pulls: ParkedPulls,
+        processor: PullProcessor,
         access: OrderedAccess | None = None,
     ) -> None:
-        """`core` is the native module; `access` knows what must not be read without permission."""
+        """`core` is the native module; `processor` has what is not plain; `access` knows what must not be
+        read without permission."""
         reader = core.PullReader(pull_pieces(), FRAME_SIZE_MAX)
         self._read = reader.read
         self._answer = reader.answer
@@ -81,7 +89,11 @@ class PullLane:
         self.is_open: Callable[[], bool] = lambda: False
         """Whether pulls are served now, as the broker's role has it; set when the role is known."""
         self.served = 0
-        """Pulls that were answered this way."""
+        """Pulls that were answered or parked this way."""
+        self._parking = PlainParking(
+            self._find, live=live, store=store, offsets=offsets, parked_pulls=parked_pulls,
+            processor=processor, access=access,
+        )  # fmt: skip
         self._use(live.current)
         live.on_change(lambda settings, _changed: self._use(settings))
 
@@ -105,18 +117,23 @@ class PullLane:
             reply = self._reply(connection, pull)
             if reply is None:
                 break
-            connection.send(reply)
             self.served += 1
             done = pull[0]
-            answered += len(reply)
+            if reply is PARKED:
+                connection.in_flight += 1
+                if connection.in_flight_room <= 0:
+                    break
+            else:
+                connection.send(reply)
+                answered += len(reply)
             pull = self._read(data, done) if done < len(data) else None
         return done
 
     def _reply(self, connection: Connection, pull: Pull) -> bytes | None:
-        """The answer; None for a pull that is not plain, and then nothing has been done."""
+        """The answer, or `PARKED`; None for a pull that is not plain, and then nothing has been done."""
         (
-            _, opaque, group, topic, queue_id, queue_offset, messages_max, sys_flag, commit_offset, bytes_max,
-            subscription, version,
+            _, opaque, group, topic, queue_id, queue_offset, messages_max, sys_flag, commit_offset,
+            suspend_ms, bytes_max, subscription, version,
         ) = pull  # fmt: skip
         group_config = self._groups.items.get(group)
         config = self._topics.items.get(topic)
@@ -135,27 +152,46 @@ class PullLane:
                 return None
         elif not self._wants_all(group, topic, version):
             return None
-        source = self._store.plain_source(
-            topic, queue_id, queue_offset, min(messages_max, self._messages_max) if messages_max > 0 else 1
+        plain = PlainPull(
+            connection,
+            opaque,
+            group,
+            topic,
+            queue_id,
+            queue_offset,
+            min(messages_max, self._messages_max) if messages_max > 0 else 1,
+            min(bytes_max, self._bytes_max) if bytes_max > 0 else self._bytes_max,
+            group_config.group_sys_flag,
+            config.topic_sys_flag,
         )
-        if source is None:
-            return None
-        units, begin, count, records, start, end, minimum, maximum = source
-        following = queue_offset + count
-        limit = min(bytes_max, self._bytes_max) if bytes_max > 0 else self._bytes_max
-        numbers = (
-            group_config.group_sys_flag, following, maximum, minimum, config.topic_sys_flag, opaque,
-        )  # fmt: skip
-        found = self._answer(units, begin, count, records, start, end, limit, numbers)
-        if found is None:
-            return None
-        reply, size = found
+        reply = self._find(plain)
+        if reply is None:
+            if not self._parking.park(plain, sys_flag, suspend_ms):
+                return None
+            reply = PARKED
         if sys_flag & FLAG_COMMIT_OFFSET:
             offsets.commit(
                 group, topic, queue_id, commit_offset, f"{connection.peer[0]}:{connection.peer[1]}"
             )
-        self._stats.got(group, topic, count, size)
-        offsets.commit_pull(group, topic, queue_id, following)
+        return reply
+
+    def _find(self, pull: PlainPull) -> bytes | None:
+        """Count and answer a pull that finds messages; None for another, and nothing has been done."""
+        topic, queue_id = pull.topic, pull.queue_id
+        source = self._store.plain_source(topic, queue_id, pull.queue_offset, pull.messages_max)
+        if source is None:
+            return None
+        units, begin, count, records, start, end, minimum, maximum = source
+        following = pull.queue_offset + count
+        numbers = (
+            pull.group_sys_flag, following, maximum, minimum, pull.topic_sys_flag, pull.opaque,
+        )  # fmt: skip
+        found = self._answer(units, begin, count, records, start, end, pull.bytes_max, numbers)
+        if found is None:
+            return None
+        reply, size = found
+        self._stats.got(pull.group, topic, count, size)
+        self._offsets.commit_pull(pull.group, topic, queue_id, following)
         return reply  # type: ignore[no-any-return]  # the core has no types here
 
     def _wants_all(self, group: str, topic: str, version: int) -> bool:

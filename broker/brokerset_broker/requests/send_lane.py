@@ -160,7 +160,7 @@ class SendLane:
         self.served += messages
         if not self._settles:
             self._settles = True
-            asyncio.get_running_loop().call_soon(self.settle)
+            (store.loop or asyncio.get_running_loop()).call_soon(self.settle)  # asking is a system call
         if not waiting:
             return int(size)
         if when_durable is None:

@@ -82,6 +82,16 @@ class StoreReads:
             self.log, queue, queue_offset, maximum, ReadLimits(max_messages, max_bytes), codes
         )
 
+    def is_next(self, topic: str, queue_id: int, queue_offset: int) -> bool:
+        """Whether `get` would say OFFSET_OVERFLOW_ONE: this number comes next, or is not readable yet."""
+        queue = self._table.get((topic, queue_id))
+        if queue is None or queue_offset <= 0:
+            return False
+        maximum = end = queue.next_offset
+        if queue.last_end > self._readable_end:
+            maximum = queue.end_below(self._readable_end)
+        return maximum <= queue_offset <= end
+
     def plain_source(
         self, topic: str, queue_id: int, queue_offset: int, messages_max: int
     ) -> PlainSource | None:

@@ -194,6 +194,17 @@ class Connection(asyncio.Protocol):
         self.in_flight -= 1
         self.send(data if type(data) is bytes else _encode_reply(data))  # type: ignore[arg-type]  # narrowed by `is bytes`
 
+    def answer_at_once(self, data: bytes | Command) -> None:
+        """`answer`, for a callback of the loop: what `send` queues there leaves one turn later."""
+        if self._corked or self._transport is None:
+            self.answer(data)
+            return
+        self.in_flight -= 1
+        frame = data if type(data) is bytes else _encode_reply(data)  # type: ignore[arg-type]  # narrowed by `is bytes`
+        self._out.append(frame)
+        self._out_bytes += len(frame)
+        self._flush()
+
     def finish(self, command: Command, reply: Command) -> None:
         """End a request that a handler answered with `DEFERRED`: as `answer`, but nothing goes out for a
         one-way request."""

@@ -76,6 +76,8 @@ class FakeConnection:
     def answer(self, data: Command | bytes) -> None:
         self.answers.append(_command(data))
 
+    answer_at_once = answer
+
 
 class Call:
     """A request and what became of it."""

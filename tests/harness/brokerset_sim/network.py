@@ -81,6 +81,10 @@ class SimConnection:
         if reply_to is not None:
             reply_to(reply)
 
+    def answer_at_once(self, data: bytes | Command) -> None:
+        """The same: nothing is queued here."""
+        self.answer(data)
+
     def finish(self, command: Command, reply: Command | bytes | None) -> None:
         """The end of a deferred request; None when nothing is answered."""
         if reply is None:
