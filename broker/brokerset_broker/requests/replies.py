@@ -63,6 +63,11 @@ class SendReplies:
             pieces.append(piece)
         return [*pieces, rest]
 
+    @property
+    def stored_size_max(self) -> int:
+        """Bytes of an answer for one stored message at most, without its client-made id."""
+        return len(self._json.encode()) + 128
+
     def message_id(self, offset: int) -> str:
         """The offsetMsgId of a record of this broker."""
         return f"{self._host}{offset:016X}"
