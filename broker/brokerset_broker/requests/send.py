@@ -91,9 +91,9 @@ PLAIN_BITS: Final = 0x0703
 _SMALL_NUMBERS: Final = {str(number): number for number in range(256)}
 """Most numbers of a header are small; looking them up is three times as fast as `int`."""
 
-SendFields: TypeAlias = tuple[str, TopicFacts | None, int, int, int, int, int, str, bool]
+SendFields: TypeAlias = tuple[str, TopicFacts | None, int, int, int, int, int, str]
 """Topic, what is known of it (None: it has to be looked up), queue id, sysFlag, flag, born time, reconsume
-times, properties, and whether these need more than to be stored."""
+times, properties."""
 
 _HOST_BITS: Final = 0x0030
 """Bits that tell the sizes of the hosts; only the store knows them."""
@@ -222,9 +222,7 @@ class SendProcessor:
         if admission.refuses_writes:
             admission.check_writes()
         ext = command.ext
-        topic, facts, queue_id, sys_flag, flag, born_timestamp, reconsume_times, properties, unusual = (
-            self.read(ext)
-        )
+        topic, facts, queue_id, sys_flag, flag, born_timestamp, reconsume_times, properties = self.read(ext)
         if facts is None:
             if self._topics.get(topic) is None or topic in self._topics.unsaved:
                 return self._send_when_created(connection, command, topic)
@@ -239,7 +237,7 @@ class SendProcessor:
             return self._send_batch(
                 connection, command, facts, queue_id, sys_flag, born_timestamp, properties
             )
-        if unusual or facts.is_retry or sys_flag & ~PLAIN_BITS:
+        if facts.is_retry or sys_flag & ~PLAIN_BITS or is_unusual(properties):
             return self._send_unusual(connection, command, facts, queue_id, properties)
         body = command.body
         properties, unique_id = with_end(properties)
@@ -309,19 +307,6 @@ class SendProcessor:
             facts = self._facts.get(topic)
             if (sys_flag | flag | reconsume_times) >> 31 or born_timestamp >> 63:
                 SendMessageV2.from_ext(ext)
-            unusual = (
-                "DELAY" in properties
-                or "TRAN_MSG" in properties
-                or "TIMER_" in properties
-                or "CLUSTER" in properties
-                or "MSG_REGION" in properties
-                or "TRACE_ON" in properties
-                or "POP_CK" in properties
-                or "INNER_" in properties
-                or "REPLY_TO_CLIENT" in properties
-                or "__LITE_TOPIC" in properties
-                or "__CRC32#" in properties
-            )
         except (KeyError, ValueError, TypeError):
             SendMessageV2.from_ext(ext)  # names the field
             raise
@@ -329,7 +314,7 @@ class SendProcessor:
             facts.config is not self._topics.get(topic) or not self._admission.permission & PERM_WRITE
         ):
             facts = None
-        return topic, facts, queue_id, sys_flag, flag, born_timestamp, reconsume_times, properties, unusual
+        return topic, facts, queue_id, sys_flag, flag, born_timestamp, reconsume_times, properties
 
     # -- what is not plain --------------------------------------------------------------------------------
 
@@ -616,6 +601,23 @@ class SendProcessor:
             f"request queueId[{queue_id}] is illegal, {topic_text(config)} "
             f"Producer: {connection.peer[0]}:{connection.peer[1]}",
         )
+
+
+def is_unusual(properties: str) -> bool:
+    """Whether properties of a send may need more than to be stored."""
+    return (
+        "DELAY" in properties
+        or "TRAN_MSG" in properties
+        or "TIMER_" in properties
+        or "CLUSTER" in properties
+        or "MSG_REGION" in properties
+        or "TRACE_ON" in properties
+        or "POP_CK" in properties
+        or "INNER_" in properties
+        or "REPLY_TO_CLIENT" in properties
+        or "__LITE_TOPIC" in properties
+        or "__CRC32#" in properties
+    )
 
 
 def with_end(properties: str) -> tuple[str, str | None]:

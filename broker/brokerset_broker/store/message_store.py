@@ -18,7 +18,7 @@ from brokerset_broker.store.confirmation import Confirmation
 from brokerset_broker.store.consume_queue import NO_LIMIT, ConsumeQueue, QueueTail
 from brokerset_broker.store.consume_queues import ConsumeQueues
 from brokerset_broker.store.delay_levels import DelayLevels
-from brokerset_broker.store.dispatch import Arrivals, Dispatcher, derived
+from brokerset_broker.store.dispatch import Arrivals, Derived, Dispatcher, derived
 from brokerset_broker.store.errors import PutStatus, StoreRefused
 from brokerset_broker.store.flush import Flusher
 from brokerset_broker.store.folder import AbortFile, check_kind, check_served, lock_store
@@ -67,8 +67,8 @@ _NO_HOST_BITS = ~(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
 """A message that is stored again may name hosts of other sizes than its new record has."""
 
 
-PlainMessage: TypeAlias = tuple[str, int, bytes, bytes, int, int, int, int]
-"""Topic, queue id, body, properties, flag, sysFlag, born time, reconsume times."""
+PlainMessage: TypeAlias = tuple[str, int, bytes, bytes, Derived, int, int, int, int]
+"""Topic, queue id, body, properties, what is derived of them, flag, sysFlag, born time, reconsume times."""
 
 Placed: TypeAlias = tuple[int, int, int]
 """Where a message is: offset and size of its record, number in its queue."""
@@ -661,7 +661,17 @@ class MessageStore(StoreReads):
         placed: list[Placed] = []
         indexed: list[tuple[str, bytes | None, bytes | None, int, int]] = []
         units_of: dict[ConsumeQueue, list[int]] = {}
-        for topic, queue_id, body, properties, flag, sys_flag, born_timestamp, reconsume_times in messages:
+        for (
+            topic,
+            queue_id,
+            body,
+            properties,
+            (code, uniq_key, keys),
+            flag,
+            sys_flag,
+            born_timestamp,
+            reconsume_times,
+        ) in messages:
             queue = table.get((topic, queue_id))
             if queue is None:
                 return None
@@ -708,7 +718,6 @@ class MessageStore(StoreReads):
                 parts += (data, property_crc_of(data))
             else:
                 parts += record
-            code, uniq_key, keys = derived(properties)
             units += (offset, size, code)
             indexed.append((topic, uniq_key, keys, offset, now))
             placed.append((offset, size, queue_offset))

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from brokerset_broker.store import Appended, MessageStore, PutStatus, StoreRefused
+from brokerset_broker.store.dispatch import derived
 from brokerset_broker.store.message_store import PlainMessage
 from brokerset_formats.batches import BatchItem
 from brokerset_formats.hosts import Host
@@ -189,12 +190,18 @@ def test_a_batch_is_the_same_as_its_messages(stores: Stores, crc: bool) -> None:
         ]
 
 
+def _message(topic: str, queue_id: int, body: bytes, properties: bytes = b"", *numbers: int) -> PlainMessage:
+    """Flag, sysFlag, born time and reconsume times are `numbers`."""
+    flag, sys_flag, born, times = numbers or (0, 0, 0, 0)
+    return topic, queue_id, body, properties, derived(properties), flag, sys_flag, born, times
+
+
 RUN = [
-    ("T", 0, b"first", b"UNIQ_KEY\x01id-0\x02", 5, 0, 1_600_000_000_000, 0),
-    ("T" * 200, 1, b"", b"KEYS\x01a b\x02TAGS\x01x\x02", -1, SysFlag.COMPRESSED, 0, 3),
-    ("T", 0, b"third" * 500, b"UNIQ_KEY\x01id-2\x02TAGS\x01y\x02", 0, 0, 1, 0),
+    _message("T", 0, b"first", b"UNIQ_KEY\x01id-0\x02", 5, 0, 1_600_000_000_000, 0),
+    _message("T" * 200, 1, b"", b"KEYS\x01a b\x02TAGS\x01x\x02", -1, SysFlag.COMPRESSED, 0, 3),
+    _message("T", 0, b"third" * 500, b"UNIQ_KEY\x01id-2\x02TAGS\x01y\x02", 0, 0, 1, 0),
 ]
-"""Messages of two queues: topic, queue id, body, properties, flag, sysFlag, born time, reconsume times."""
+"""Messages of two queues."""
 
 
 @MODES
@@ -225,7 +232,7 @@ def test_a_run_is_the_same_as_its_messages(stores: Stores, crc: bool, born_host:
 
 
 def _append(store: MessageStore, message: PlainMessage, born_host: bytes) -> Appended:
-    topic, queue_id, body, properties, flag, sys_flag, born_timestamp, reconsume_times = message
+    topic, queue_id, body, properties, _, flag, sys_flag, born_timestamp, reconsume_times = message
     return store.append(
         topic,
         queue_id,
@@ -244,18 +251,18 @@ def test_a_run_that_needs_more_than_to_be_written_changes_nothing(stores: Stores
     """A new queue, a full file of a queue or the log, what is too large, a refusal: nothing is stored."""
     store = stores.open()
     stores.append(store, b"x" * 10_000)
-    run = [("T", 0, b"body", b"", 0, 0, 0, 0)] * 2
+    run = [_message("T", 0, b"body")] * 2
     match lacking:
         case "queue":
-            run = [*run, ("T", 1, b"body", b"", 0, 0, 0, 0)]
+            run = [*run, _message("T", 1, b"body")]
         case "unit":
             run *= 5
         case "record":
-            run = [("T", 0, b"x" * 12_000, b"", 0, 0, 0, 0)] * 3
+            run = [_message("T", 0, b"x" * 12_000)] * 3
         case "body":
-            run = [*run, ("T", 0, b"x" * 20_001, b"", 0, 0, 0, 0)]
+            run = [*run, _message("T", 0, b"x" * 20_001)]
         case "properties":
-            run = [*run, ("T", 0, b"body", b"k\x01" + b"v" * PROPERTIES_SIZE_MAX, 0, 0, 0, 0)]
+            run = [*run, _message("T", 0, b"body", b"k\x01" + b"v" * PROPERTIES_SIZE_MAX)]
         case "refusal":
             store.follow("a master sends what is to be stored")
     before = (store.max_offset, store.tail("T", 0))
@@ -293,7 +300,7 @@ def test_a_disk_that_does_not_take_the_log_stops_the_store(
                     "T", 0, [BatchItem(0, body, b"")] * 3, sys_flag=0, born_timestamp=0, born_host=bytes(8)
                 )
             case "run":
-                store.append_run([("T", 0, body, b"", 0, 0, 0, 0)] * 3, bytes(8))
+                store.append_run([_message("T", 0, body)] * 3, bytes(8))
 
     monkeypatch.setattr(os, "pwrite", half)
     with pytest.raises(StoreRefused) as refused:
