@@ -107,6 +107,28 @@ def derived(properties: bytes) -> Derived:
     return tags_code_of(properties), *index_keys(properties)
 
 
+def derived_of_batch(properties_of_all: Sequence[bytes]) -> list[Derived]:
+    """`derived` of several messages, faster where one differs from another in its UNIQ_KEY only."""
+    found: list[Derived] = []
+    code, rest, stop = 0, b"", 0
+    for properties in properties_of_all:
+        uniq_key = properties[_UNIQ_KEY_SIZE:stop]
+        if (
+            properties[stop:] == rest
+            and properties[:_UNIQ_KEY_SIZE] == _UNIQ_KEY
+            and uniq_key.isalnum()  # so it has no separator, and `rest` is all that follows it
+        ):
+            found.append((code, uniq_key, None))
+            continue
+        new = derived(properties)
+        found.append(new)
+        end = properties.find(b"\x02", _UNIQ_KEY_SIZE)
+        if end > 0 and new[2] is None:
+            code, rest = new[0], properties[end:]
+            stop = -len(rest)
+    return found
+
+
 def has_unit(sys_flag: int) -> bool:
     """Whether a record gets a consume queue unit: prepared and rolled back messages (old brokers) do not."""
     return sys_flag & SysFlag.TRANSACTION_MASK not in (

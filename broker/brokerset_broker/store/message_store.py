@@ -18,7 +18,7 @@ from brokerset_broker.store.confirmation import Confirmation
 from brokerset_broker.store.consume_queue import NO_LIMIT, ConsumeQueue, QueueTail
 from brokerset_broker.store.consume_queues import ConsumeQueues
 from brokerset_broker.store.delay_levels import DelayLevels
-from brokerset_broker.store.dispatch import Arrivals, Derived, Dispatcher, derived
+from brokerset_broker.store.dispatch import Arrivals, Derived, Dispatcher, derived, derived_of_batch
 from brokerset_broker.store.errors import PutStatus, StoreRefused
 from brokerset_broker.store.flush import Flusher
 from brokerset_broker.store.folder import AbortFile, check_kind, check_served, lock_store
@@ -591,7 +591,8 @@ class MessageStore(StoreReads):
         units: list[int] = []
         offsets: list[int] = []
         indexed: list[tuple[bytes | None, bytes | None, int]] = []
-        for (flag, body, _), text, size in zip(items, texts, sizes, strict=True):
+        each = zip(items, texts, sizes, derived_of_batch(texts), strict=True)
+        for (flag, body, _), text, size, (code, uniq_key, keys) in each:
             record = (
                 pack_head(
                     size,
@@ -620,7 +621,6 @@ class MessageStore(StoreReads):
                 parts += (data, property_crc_of(data))
             else:
                 parts += record
-            code, uniq_key, keys = derived(text)
             units += (offset, size, code)
             offsets.append(offset)
             indexed.append((uniq_key, keys, offset))
