@@ -40,6 +40,7 @@ from brokerset_broker.requests.send import SendProcessor
 from brokerset_broker.requests.send_back import SendBackProcessor
 from brokerset_broker.requests.send_lane import SendLane
 from brokerset_broker.requests.send_refusals import refusing_handlers
+from brokerset_broker.requests.send_runs import SendRuns
 from brokerset_broker.requests.signatures import SignedRequests
 from brokerset_broker.requests.statistics import BrokerStats
 from brokerset_broker.requests.topics import TopicProcessor
@@ -71,6 +72,7 @@ from brokerset_runtime.clock import Clock, SystemClock
 from brokerset_runtime.disk import RealDisk
 from brokerset_runtime.http import HttpEndpoint
 from brokerset_runtime.remoting import Connection, Handler, RemotingServer, ServerLimits
+from brokerset_runtime.remoting.connection import Lane
 from brokerset_spec.broker_settings import BrokerSettings
 
 if TYPE_CHECKING:
@@ -162,7 +164,7 @@ class Broker:
             self._server = RemotingServer(
                 self.part.handlers(served),
                 limits=self._limits,
-                lane=self._serve_plain if self.send_lane is not None else None,
+                lane=self._lane(),
                 on_close=self._closed,
             )
             for listener in sockets:
@@ -584,6 +586,18 @@ class Broker:
         )  # fmt: skip
         lane.is_open = part.serves_writes
         return lane
+
+    def _lane(self) -> Lane | None:
+        """What serves plain requests before they come to a handler."""
+        if self.send_lane is not None:
+            return self._serve_plain
+        part = self._plain_part
+        if part is None or self.settings.refuse_signed_requests:
+            return None
+        return SendRuns(
+            self._send, store=self.store, admission=self.admission, stats=self.stats, clock=self.clock,
+            is_open=part.serves_writes,
+        ).serve  # fmt: skip
 
     def _serve_plain(self, connection: Connection, data: bytes) -> int:
         """Serve the plain requests at the beginning of a chunk: sends or pulls, hardly anyone mixes them."""

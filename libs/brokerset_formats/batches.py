@@ -14,7 +14,8 @@ BATCH_ITEMS_MAX = 100_000
 
 _HEAD = struct.Struct(">iiiii")  # item size, magic (0), body CRC (0), flag, body length
 _LENGTH = struct.Struct(">h")
-_ITEM_OVERHEAD = _HEAD.size + _LENGTH.size
+_HEAD_SIZE, _LENGTH_SIZE = _HEAD.size, _LENGTH.size
+_ITEM_OVERHEAD = _HEAD_SIZE + _LENGTH_SIZE
 
 
 class BatchItem(NamedTuple):
@@ -50,24 +51,28 @@ def iterate_batch(body: bytes, *, items_max: int = BATCH_ITEMS_MAX) -> list[Batc
     items: list[BatchItem] = []
     position = 0
     end = len(body)
+    read_head, read_length, new = _HEAD.unpack_from, _LENGTH.unpack_from, tuple.__new__
     while position < end:
         if len(items) >= items_max:
             raise FormatError(f"more than {items_max} messages in a batch", position)
         if end - position < _ITEM_OVERHEAD:
             raise FormatError("the batch ends inside a message", position)
-        size, _, _, flag, body_size = _HEAD.unpack_from(body, position)
-        body_start = position + _HEAD.size
-        properties_start = body_start + body_size + _LENGTH.size
+        size, _, _, flag, body_size = read_head(body, position)
+        body_start = position + _HEAD_SIZE
+        body_end = body_start + body_size
+        properties_start = body_end + _LENGTH_SIZE
         if body_size < 0 or properties_start > end:
             raise FormatError(f"body length {body_size} does not fit the batch", position)
-        (properties_size,) = _LENGTH.unpack_from(body, body_start + body_size)
+        (properties_size,) = read_length(body, body_end)
         position_next = properties_start + properties_size
         if properties_size < 0 or position_next > end:
             raise FormatError(f"properties length {properties_size} does not fit the batch", position)
         if size != position_next - position:
             raise FormatError(f"item size {size} instead of {position_next - position}", position)
         items.append(
-            BatchItem(flag, body[body_start : body_start + body_size], body[properties_start:position_next])
+            new(
+                BatchItem, (flag, body[body_start:body_end], body[properties_start:position_next])
+            )  # half the time
         )
         position = position_next
     return items

@@ -64,6 +64,19 @@ KEY_QUADS_MAX = 65_536
 """Groups of four characters that `KeyHasher` remembers: as many as hexadecimal has; cleared when full."""
 
 
+class _Quads(dict[bytes, int]):
+    """The sums of groups of four ASCII characters, made when first asked for. KeyError for others."""
+
+    def __missing__(self, quad: bytes) -> int:
+        if len(quad) != 4 or not quad.isascii():
+            raise KeyError(quad)
+        if len(self) >= KEY_QUADS_MAX:
+            self.clear()
+        first, second, third, fourth = quad
+        value = self[quad] = ((first * 31 + second) * 31 + third) * 31 + fourth
+        return value
+
+
 class KeyHasher:
     """`index_hash(f"{topic}#{key}")`, several times faster for keys that resemble those before them.
 
@@ -78,7 +91,7 @@ class KeyHasher:
     def __init__(self) -> None:
         self._heads: dict[str, dict[bytes, int]] = {}
         self._heads_count = 0
-        self._quads: dict[bytes, int] = {}
+        self._quads = _Quads()
 
     def hash(self, topic: str, key: bytes) -> int:
         """The index hash of a key of `topic`; `key` is UTF-8 text as properties hold it."""
@@ -100,7 +113,7 @@ class KeyHasher:
         if not 8 <= len(key) <= KEY_SIZE_MAX:  # of a shorter one, the beginning's place depends on the length
             return _absolute(_extend_bytes(_extend(0, topic + "#"), key))
         value = self._head(topic, key[:-8])
-        value += self._quad(key[-8:-4]) * _POWER_4 + self._quad(key[-4:])
+        value += self._quads[key[-8:-4]] * _POWER_4 + self._quads[key[-4:]]
         return _absolute(value & _MASK)
 
     def _head(self, topic: str, head: bytes) -> int:
@@ -113,12 +126,4 @@ class KeyHasher:
             value = _extend_bytes(_extend(0, topic + "#"), head) * _POWER_8 & _MASK
             heads[head] = value
             self._heads_count += 1
-        return value
-
-    def _quad(self, quad: bytes) -> int:
-        value = self._quads.get(quad)
-        if value is None:
-            if len(self._quads) >= KEY_QUADS_MAX:
-                self._quads.clear()
-            value = self._quads[quad] = _extend_bytes(0, quad)
         return value

@@ -11,6 +11,7 @@ answered in the one that it used.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import orjson
@@ -210,6 +211,25 @@ def _bad_length(start: bytes, length: int, length_max: int) -> RemoteProtocolErr
     if (found := name_foreign(start)) is not None:
         return RemoteProtocolError(f"the peer speaks {found}")
     return RemoteProtocolError(f"frame of {length} bytes, 4 to {length_max} allowed")
+
+
+def whole_commands(data: bytes, size_max: int = FRAME_SIZE_MAX) -> Iterator[tuple[Command, int]]:
+    """The commands at the beginning of `data`, which begins with a frame, and where each ends.
+
+    Ends before the first that is not complete, or cannot be read; a `CommandReader` says why.
+    """
+    position, size, length_max = 0, len(data), size_max - 4
+    while size - position >= 8:
+        length, word = _read_prefix(data, position)
+        end = position + 4 + length
+        if not 4 <= length <= length_max or end > size:
+            return
+        try:
+            command = _decode(data, word, position + 8, end)
+        except RemoteProtocolError:
+            return
+        yield command, end
+        position = end
 
 
 class CommandReader:

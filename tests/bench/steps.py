@@ -15,6 +15,7 @@ from pathlib import Path
 
 from brokerset_broker.requests.replies import SendReplies
 from brokerset_broker.store import MessageStore
+from brokerset_broker.store.dispatch import derived
 from brokerset_formats.batches import BatchItem, encode_batch, iterate_batch
 from brokerset_formats.hashing import KeyHasher, crc31
 from brokerset_formats.hosts import Host
@@ -111,12 +112,19 @@ def store_rows(
         properties = PROPERTIES % next(numbers)
         store.append("bench", 0, BODY, properties, flag=0, sys_flag=0, born_timestamp=0, born_host=HOST)
 
+    def append_run() -> None:
+        texts = [PROPERTIES % next(numbers) for _ in range(BATCH)]
+        run = [("bench", 0, BODY, properties, derived(properties), 0, 0, 0, 0) for properties in texts]
+        if store.append_run(run, HOST) is None:  # the next one needs room
+            append()
+
     def append_batch() -> None:
         fresh = [BatchItem(0, BODY, PROPERTIES % next(numbers)) for _ in range(BATCH)]
         store.append_batch("bench", 1, fresh, sys_flag=0, born_timestamp=0, born_host=HOST)
 
     return [
         (f"append a message, {words}", best(append, calls * 4)),
+        (f"append a message of a run of {BATCH}, {words}", best(append_run, calls // 4, BATCH)),
         (f"batch: append, {words}", best(append_batch, calls // 4, BATCH)),
         (
             f"pull: read 32 neighbours, {words}",

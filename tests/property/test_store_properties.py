@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerset_broker.store.dispatch import derived, index_keys, tags_code_of
+from brokerset_broker.store.dispatch import derived, derived_of_batch, index_keys, tags_code_of
 
 PIECES = st.sampled_from(
     [
@@ -22,3 +22,18 @@ def test_both_ways_find_the_same(pieces: list[bytes], begins_with_id: bool) -> N
 
     for _ in range(2):
         assert derived(properties) == (tags_code_of(properties), *index_keys(properties))
+
+
+@given(
+    st.lists(st.lists(PIECES, max_size=5), min_size=1, max_size=3),
+    st.lists(
+        st.tuples(st.integers(0, 2), st.sampled_from([b"", b"UNIQ_KEY\x01", b"UNIQ_KEY\x01id9"])), max_size=8
+    ),
+)
+def test_the_messages_of_a_batch_are_found_as_single_ones(
+    rests: list[list[bytes]], messages: list[tuple[int, bytes]]
+) -> None:
+    """Most of a batch end in the same bytes, behind an id or something else."""
+    batch = [head + b"".join(rests[number % len(rests)]) for number, head in messages]
+
+    assert derived_of_batch(batch) == [(tags_code_of(each), *index_keys(each)) for each in batch]

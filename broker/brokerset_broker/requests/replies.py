@@ -34,7 +34,7 @@ def _quoted(text: str) -> str:
 class SendReplies:
     """Successful answers to sends; the host of the message ids and the region are fixed for a broker."""
 
-    __slots__ = ("_batch_json", "_host", "_json", "_region", "_store_host", "_trace")
+    __slots__ = ("_batch_json", "_host", "_json", "_region", "_store_host", "_trace", "stored_size_max")
 
     def __init__(self, store_host: bytes, region: str, trace_on: bool) -> None:
         self._store_host = store_host
@@ -45,6 +45,8 @@ class SendReplies:
         end = f'","TRACE_ON":"{self._trace}","MSG_REGION":{_quoted(region)},"queueOffset":"%d"}},{_TAIL}'
         self._json = f"{start}{self._host}%016X{end}"
         self._batch_json = f"{start}%s{end}"
+        self.stored_size_max = len(self._json.encode()) + 128
+        """Bytes of an answer for one stored message at most, without its client-made id."""
 
     def pieces(self, *, with_id: bool) -> list[bytes]:
         """The text of `success` before queue id, client-made id, message ids, queue offset and opaque, and

@@ -10,7 +10,7 @@ import os
 import random
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 from brokerset_broker.live_settings import LiveSettings
 from brokerset_broker.requests.admission import PERM_WRITE, Admission
@@ -85,11 +85,15 @@ _TIMER_PROPERTIES: Final = (Property.TIMER_DELAY_SEC, Property.TIMER_DELAY_MS, P
 
 _TRANSACTION_BITS: Final = 0x000C
 _COMMIT_BITS: Final = 0x0008
-_PLAIN_BITS: Final = 0x0703
+PLAIN_BITS: Final = 0x0703
 """Bits of sysFlag that a client may set freely: compression and its type, multi-tags."""
 
 _SMALL_NUMBERS: Final = {str(number): number for number in range(256)}
 """Most numbers of a header are small; looking them up is three times as fast as `int`."""
+
+SendFields: TypeAlias = tuple[str, TopicFacts | None, int, int, int, int, int, str]
+"""Topic, what is known of it (None: it has to be looked up), queue id, sysFlag, flag, born time, reconsume
+times, properties."""
 
 _HOST_BITS: Final = 0x0030
 """Bits that tell the sizes of the hosts; only the store knows them."""
@@ -140,7 +144,7 @@ class SendProcessor:
         self._changes = changes
         self._store = store
         self._append = store.append
-        self._properties_max = store.properties_size_max
+        self.properties_max = store.properties_size_max
         self._topics = topics
         self._groups = groups
         self._locks = locks
@@ -172,17 +176,17 @@ class SendProcessor:
         self._ordered.on_subjects = self._forget_topics
 
     def _use(self, settings: BrokerSettings) -> None:
-        self._body_max = settings.max_message_size
-        self._replies = SendReplies(self._host.encode(), settings.region_id, settings.trace_on)
+        self.body_max = settings.max_message_size
+        self.replies = SendReplies(self._host.encode(), settings.region_id, settings.trace_on)
         self._injected = {
             Property.CLUSTER: settings.broker_cluster_name,
             Property.MSG_REGION: settings.region_id,
             Property.TRACE_ON: "true" if settings.trace_on else "false",
         }
-        self._suffix = encode_properties(self._injected).decode()
-        self._ordered_sends.configure(self._replies, self._injected, self._body_max)
+        self.suffix = encode_properties(self._injected).decode()
+        self._ordered_sends.configure(self.replies, self._injected, self.body_max)
         if self.lane is not None:
-            self.lane.configure(self._replies, self._suffix.encode(), self._body_max)
+            self.lane.configure(self.replies, self.suffix.encode(), self.body_max)
 
     def _forget_topics(self, topics: Iterable[str]) -> None:
         for topic in topics:
@@ -218,43 +222,8 @@ class SendProcessor:
         if admission.refuses_writes:
             admission.check_writes()
         ext = command.ext
-        small = _SMALL_NUMBERS
-        try:
-            topic = ext["b"]
-            text = ext["e"]
-            queue_id = small[text] if text in small else int(text)
-            text = ext["f"]
-            sys_flag = small[text] if text in small else int(text)
-            born_timestamp = int(ext["g"])
-            text = ext["h"]
-            flag = small[text] if text in small else int(text)
-            text = ext.get("j") or "0"
-            reconsume_times = small[text] if text in small else int(text)
-            properties = ext.get("i") or ""
-            facts = self._facts.get(topic)
-            if (sys_flag | flag | reconsume_times) >> 31 or born_timestamp >> 63:
-                SendMessageV2.from_ext(ext)
-            unusual = (
-                "DELAY" in properties
-                or "TRAN_MSG" in properties
-                or "TIMER_" in properties
-                or "CLUSTER" in properties
-                or "MSG_REGION" in properties
-                or "TRACE_ON" in properties
-                or "POP_CK" in properties
-                or "INNER_" in properties
-                or "REPLY_TO_CLIENT" in properties
-                or "__LITE_TOPIC" in properties
-                or "__CRC32#" in properties
-            )
-        except (KeyError, ValueError, TypeError):
-            SendMessageV2.from_ext(ext)  # names the field
-            raise
-        if (
-            facts is None
-            or facts.config is not self._topics.get(topic)
-            or not admission.permission & PERM_WRITE
-        ):
+        topic, facts, queue_id, sys_flag, flag, born_timestamp, reconsume_times, properties = self.read(ext)
+        if facts is None:
             if self._topics.get(topic) is None or topic in self._topics.unsaved:
                 return self._send_when_created(connection, command, topic)
             facts = self._look_up(topic)
@@ -268,20 +237,16 @@ class SendProcessor:
             return self._send_batch(
                 connection, command, facts, queue_id, sys_flag, born_timestamp, properties
             )
-        if unusual or facts.is_retry or sys_flag & ~_PLAIN_BITS:
+        if facts.is_retry or sys_flag & ~PLAIN_BITS or is_unusual(properties):
             return self._send_unusual(connection, command, facts, queue_id, properties)
         body = command.body
-        if properties and properties[-1] != "\x02":
-            properties += "\x02"
-        start = properties.find("UNIQ_KEY\x01")
-        if start == 0 or (start > 0 and properties[start - 1] == "\x02"):
-            unique_id = properties[start + 9 : properties.find("\x02", start)]
-        else:
+        properties, unique_id = with_end(properties)
+        if unique_id is None:
             unique_id = self._unique_ids.next_id(self._clock.now_ms())
             properties += f"UNIQ_KEY\x01{unique_id}\x02"
-        raw = (properties + self._suffix).encode()
-        if not 0 < len(body) <= self._body_max or len(raw) > self._properties_max:
-            raise illegal_message(self._body_max)
+        raw = (properties + self.suffix).encode()
+        if not 0 < len(body) <= self.body_max or len(raw) > self.properties_max:
+            raise illegal_message(self.body_max)
         stats = self._stats
         began = 0.0 if stats.put_calls & TIMED_MASK else self._clock.monotonic()
         try:
@@ -299,7 +264,7 @@ class SendProcessor:
             )
         except StoreRefused as refused:
             self._stats.put_failed += 1
-            raise refusal(refused, self._body_max) from None
+            raise refusal(refused, self.body_max) from None
         size = appended.size
         if began:
             stats.put_took(int((self._clock.monotonic() - began) * 1000))
@@ -315,14 +280,41 @@ class SendProcessor:
         traffic.sizes[(size - 1).bit_length()] += 1
         if self.lane is not None:
             self.lane.learn(facts, queue_id)
-        if admission.when_durable is not None and not command.flag & FLAG_ONEWAY and _waits(properties):
-            ids = self._replies.message_id(appended.offset)
+        if admission.when_durable is not None and not command.flag & FLAG_ONEWAY and waits(properties):
+            ids = self.replies.message_id(appended.offset)
             answer = partial(
-                self._finish, connection, command, queue_id, appended.queue_offset, ids, unique_id
+                self.finish, connection, command, queue_id, appended.queue_offset, ids, unique_id
             )
             admission.when_durable(appended.offset + size, answer)
             return DEFERRED
-        return self._replies.stored(command, queue_id, appended.queue_offset, appended.offset, unique_id)
+        return self.replies.stored(command, queue_id, appended.queue_offset, appended.offset, unique_id)
+
+    def read(self, ext: dict[str, str]) -> SendFields:
+        """The fields of a send, and what is known of its topic. Raises `Rejected` if they are wrong."""
+        small = _SMALL_NUMBERS
+        try:
+            topic = ext["b"]
+            text = ext["e"]
+            queue_id = small[text] if text in small else int(text)
+            text = ext["f"]
+            sys_flag = small[text] if text in small else int(text)
+            born_timestamp = int(ext["g"])
+            text = ext["h"]
+            flag = small[text] if text in small else int(text)
+            text = ext.get("j") or "0"
+            reconsume_times = small[text] if text in small else int(text)
+            properties = ext.get("i") or ""
+            facts = self._facts.get(topic)
+            if (sys_flag | flag | reconsume_times) >> 31 or born_timestamp >> 63:
+                SendMessageV2.from_ext(ext)
+        except (KeyError, ValueError, TypeError):
+            SendMessageV2.from_ext(ext)  # names the field
+            raise
+        if facts is not None and (
+            facts.config is not self._topics.get(topic) or not self._admission.permission & PERM_WRITE
+        ):
+            facts = None
+        return topic, facts, queue_id, sys_flag, flag, born_timestamp, reconsume_times, properties
 
     # -- what is not plain --------------------------------------------------------------------------------
 
@@ -353,8 +345,8 @@ class SendProcessor:
         if level > 0:
             topic, queue_id, raw = self._levels.put_aside(topic, queue_id, level, raw)
             kind = "delay"
-        if not 0 < len(command.body) <= self._body_max or len(raw) > self._properties_max:
-            raise illegal_message(self._body_max)
+        if not 0 < len(command.body) <= self.body_max or len(raw) > self.properties_max:
+            raise illegal_message(self.body_max)
         try:
             appended = self._append(
                 topic,
@@ -369,7 +361,7 @@ class SendProcessor:
             )
         except StoreRefused as refused:
             self._stats.put_failed += 1
-            raise refusal(refused, self._body_max) from None
+            raise refusal(refused, self.body_max) from None
         self._stats.put(header.topic, 1, appended.size)
         self._traffic.of_topic(header.topic, kind).add(1, appended.size)
         return self._acknowledge(
@@ -378,7 +370,7 @@ class SendProcessor:
             appended.offset + appended.size,
             asked_queue_id,
             appended.queue_offset,
-            self._replies.message_id(appended.offset),
+            self.replies.message_id(appended.offset),
             unique_id,
             wait=properties.get(Property.WAIT) != "false",
         )
@@ -444,9 +436,9 @@ class SendProcessor:
                 ResponseCode.MESSAGE_ILLEGAL, f"message topic length too long {facts.name_size}: {topic}"
             )
         body = command.body
-        if not 0 < len(body) <= self._body_max:
-            raise illegal_message(self._body_max)
-        if sys_flag & ~_PLAIN_BITS & ~_HOST_BITS:
+        if not 0 < len(body) <= self.body_max:
+            raise illegal_message(self.body_max)
+        if sys_flag & ~PLAIN_BITS & ~_HOST_BITS:
             raise Rejected(ResponseCode.MESSAGE_ILLEGAL, "batches of transaction messages are not served")
         try:
             items = iterate_batch(body)
@@ -457,7 +449,7 @@ class SendProcessor:
                 topic,
                 queue_id,
                 items,
-                sys_flag=sys_flag & _PLAIN_BITS,
+                sys_flag=sys_flag & PLAIN_BITS,
                 born_timestamp=born_timestamp,
                 born_host=born_host(connection, command.ext, in_group=self._in_group),
             )
@@ -465,7 +457,7 @@ class SendProcessor:
             raise Rejected(ResponseCode.MESSAGE_ILLEGAL, f"the batch cannot be read: {error}") from None
         except StoreRefused as refused:
             self._stats.put_failed += 1
-            raise refusal(refused, self._body_max) from None
+            raise refusal(refused, self.body_max) from None
         self._stats.put(topic, len(items), appended.size)
         facts.traffic.add(len(items), appended.size)
         if self.lane is not None:
@@ -477,9 +469,9 @@ class SendProcessor:
             appended.end,
             queue_id,
             appended.queue_offset,
-            self._replies.message_ids(appended.offsets),
+            self.replies.message_ids(appended.offsets),
             unique_id,
-            wait=_waits(properties),
+            wait=waits(properties),
         )
 
     # -- answers ------------------------------------------------------------------------------------------
@@ -499,12 +491,12 @@ class SendProcessor:
         when_durable = self._admission.when_durable
         if when_durable is not None and wait and not command.flag & FLAG_ONEWAY:
             when_durable(
-                end, partial(self._finish, connection, command, queue_id, queue_offset, ids, unique_id)
+                end, partial(self.finish, connection, command, queue_id, queue_offset, ids, unique_id)
             )
             return DEFERRED
-        return self._replies.success(command, queue_id, queue_offset, ids, unique_id)
+        return self.replies.success(command, queue_id, queue_offset, ids, unique_id)
 
-    def _finish(
+    def finish(
         self,
         connection: Connection,
         command: Command,
@@ -515,10 +507,10 @@ class SendProcessor:
         status: PutStatus,
     ) -> None:
         if status is PutStatus.PUT_OK:
-            connection.answer(self._replies.success(command, queue_id, queue_offset, ids, unique_id))
+            connection.answer(self.replies.success(command, queue_id, queue_offset, ids, unique_id))
         elif status in STORED:
             connection.answer(
-                self._replies.reply(
+                self.replies.reply(
                     command, CODES[status], status.value, queue_id, queue_offset, ids, unique_id
                 )
             )
@@ -611,7 +603,34 @@ class SendProcessor:
         )
 
 
-def _waits(properties: str) -> bool:
+def is_unusual(properties: str) -> bool:
+    """Whether properties of a send may need more than to be stored."""
+    return (
+        "DELAY" in properties
+        or "TRAN_MSG" in properties
+        or "TIMER_" in properties
+        or "CLUSTER" in properties
+        or "MSG_REGION" in properties
+        or "TRACE_ON" in properties
+        or "POP_CK" in properties
+        or "INNER_" in properties
+        or "REPLY_TO_CLIENT" in properties
+        or "__LITE_TOPIC" in properties
+        or "__CRC32#" in properties
+    )
+
+
+def with_end(properties: str) -> tuple[str, str | None]:
+    """Properties of a send with a separator behind the last; their client-made id, if there is one."""
+    if properties and properties[-1] != "\x02":
+        properties += "\x02"
+    start = properties.find("UNIQ_KEY\x01")
+    if start == 0 or (start > 0 and properties[start - 1] == "\x02"):
+        return properties, properties[start + 9 : properties.find("\x02", start)]
+    return properties, None
+
+
+def waits(properties: str) -> bool:
     """Whether the answer waits for the disk: unless the message has WAIT=false (`isWaitStoreMsgOK`)."""
     return (
         "WAIT\x01false" not in properties

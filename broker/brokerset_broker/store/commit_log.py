@@ -4,25 +4,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor
 from pathlib import Path
 
-from brokerset_broker.store import mapping
 from brokerset_broker.store.errors import PutStatus, StoreRefused
 from brokerset_broker.store.recovery import scan
 from brokerset_broker.store.segments import MappedFile, SegmentSequence
 from brokerset_formats.cursors import LogCursor
 from brokerset_formats.records import BLANK, BLANK_SIZE_MIN, MAGIC_BLANK, RecordHead
-
-WARM_STEP_BYTES = 4 * 1024 * 1024
-"""How far ahead of the writer pages are made, in a thread.
-
-A page that a virtual machine has not used before costs 8 µs where this was measured (0.7 µs otherwise),
-and four messages fill it. Steps are small, because a page made ahead may be written to the disk twice.
-"""
-
-CALLS_STEP_BYTES = 64 * 1024 * 1024
-"""How far the limit is ahead of a writer that needs no pages made."""
 
 PREPARE_AT = 0.5
 """Part of a file that is written when the next one is made, in a thread."""
@@ -33,16 +22,13 @@ _SIZE = struct.Struct(">i")
 class CommitLog(LogCursor):
     """Where the log ends, and room for the next record. One thread writes; any may read what is written.
 
-    The writer asks for room only when a record would end behind `limit`; in between it writes to `map`, at
-    `max_offset - map_start`, and moves `max_offset` itself.
+    The writer asks for room only when its records would end behind `limit`; then it gives them to `put`.
     """
 
     __slots__ = (
-        "_by_calls",
+        "_cursor_writes",
         "_executor",
         "_file",
-        "_warm_end",
-        "_warming",
         "files",
         "flushed_offset",
         "flushed_timestamp",
@@ -53,9 +39,7 @@ class CommitLog(LogCursor):
         self.files = SegmentSequence(folder, segment_bytes)
         self._executor = executor
         self._file: MappedFile | None = None
-        self._by_calls = False
-        self._warm_end = 0
-        self._warming: Future[bool] | None = None
+        self._cursor_writes = False
         self.flushed_offset = 0
         """Everything below is on disk."""
         self.flushed_timestamp = 0
@@ -67,15 +51,22 @@ class CommitLog(LogCursor):
         return self.files.start
 
     def use_calls(self) -> None:
-        """Let records be written by system calls, too (`LogCursor`); then pages need not be made ahead."""
-        self._by_calls = True
+        """Let the native core write records, too (`LogCursor.write_to`)."""
+        self._cursor_writes = True
         self.limit = -1
         if self._file is not None:
             self.write_to(str(self._file.path))
 
-    def written(self, end: int, store_timestamp: int) -> None:
-        """The record that room was made for is in `map`, and ends at `end`."""
-        self.max_offset = end
+    def put(self, offset: int, records: bytes, store_timestamp: int) -> None:
+        """Write records that room was made for at `offset`, the end of the log, by one call.
+
+        OSError if the file does not take them. The log has not changed then, but it cannot be told what the
+        file has behind its end: nothing may be put any more.
+        """
+        file = self._file
+        assert file is not None, "room was made"
+        file.write(offset - file.start, records)
+        self.max_offset = offset + len(records)
         self.store_timestamp = store_timestamp
 
     def records(self, offset: int) -> Iterator[RecordHead]:
@@ -99,8 +90,7 @@ class CommitLog(LogCursor):
         self.max_offset = offset
         self.store_timestamp = store_timestamp
         self.limit = -1
-        self._file = None
-        self._warming = None
+        self._leave_file()
         self.map = memoryview(bytearray())
         self.write_to(None)
 
@@ -128,7 +118,7 @@ class CommitLog(LogCursor):
         file = self._file
         if file is None:
             file = self.files.find(self.max_offset) or self.files.add(self.max_offset)
-            self._enter(file, self.max_offset)
+            self._enter(file)
         if self.max_offset + size + BLANK_SIZE_MIN > file.end:
             following = self.files.add()
             BLANK.pack_into(
@@ -136,8 +126,8 @@ class CommitLog(LogCursor):
             )
             self.max_offset = file.end
             file = following
-            self._enter(file, self.max_offset)
-        self._look_ahead(file, self.max_offset, self.max_offset + size)
+            self._enter(file)
+        self._look_ahead(file, self.max_offset + size)
 
     def receiving_file(self, offset: int) -> MappedFile:
         """The file for bytes from `offset` on, the end of what was received.
@@ -155,32 +145,27 @@ class CommitLog(LogCursor):
             self.files.prepare_next(self._executor)
         return file
 
-    def _enter(self, file: MappedFile, offset: int) -> None:
+    def _enter(self, file: MappedFile) -> None:
         if file.reserved < file.size:
             self.files.reserve(file, file.size)
+        self._leave_file()
         self._file = file
         self.map = memoryview(file.map)
         self.map_start = file.start
-        if self._by_calls:
+        if self._cursor_writes:
             self.write_to(str(file.path))
-        self._warm_end = offset
 
-    def _look_ahead(self, file: MappedFile, offset: int, end: int) -> None:
-        """Have pages and the next file made in time, and set the limit to where to look again."""
-        step = CALLS_STEP_BYTES if self._by_calls else WARM_STEP_BYTES
-        last = file.end - BLANK_SIZE_MIN
+    def _leave_file(self) -> None:
+        """Write no more to the present file."""
+        if self._file is not None:
+            self._file.end_writing()
+            self._file = None
+
+    def _look_ahead(self, file: MappedFile, end: int) -> None:
+        """Have the next file made in time, and set the limit to where to look again."""
         prepare_at = file.start + int(file.size * PREPARE_AT)
-        self.limit = min(last, max(end, offset + step))
-        if end < prepare_at:
-            self.limit = min(self.limit, prepare_at)
-        if self._executor is None:
-            return
-        warm_end = min(self.limit + step, file.end)
-        if not self._by_calls and warm_end > self._warm_end:
-            begin = max(self._warm_end, offset) - file.start
-            self._warming = self._executor.submit(mapping.populate, file.map, begin, warm_end - file.start)
-            self._warm_end = warm_end
-        if end >= prepare_at:
+        self.limit = prepare_at if end < prepare_at else file.end - BLANK_SIZE_MIN
+        if end >= prepare_at and self._executor is not None:
             self.files.prepare_next(self._executor)
 
     def read(self, offset: int, size: int) -> memoryview | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import structlog
 
@@ -41,6 +42,10 @@ REST_SIZE_MAX = 256
 """Bytes of the longest ones that are remembered."""
 
 _rests: dict[bytes, int] = {}
+
+
+Derived: TypeAlias = tuple[int, bytes | None, bytes | None]
+"""Of the properties of an ordinary message: tags code, client-made id, keys."""
 
 
 def property_value(raw: bytes, needle: bytes) -> bytes | None:
@@ -84,7 +89,7 @@ def index_keys(properties: bytes) -> tuple[bytes | None, bytes | None]:
     return uniq_key, property_value(properties, _KEYS) if _KEYS in properties else None
 
 
-def derived(properties: bytes) -> tuple[int, bytes | None, bytes | None]:
+def derived(properties: bytes) -> Derived:
     """`tags_code_of` and `index_keys` at once, and faster for messages that differ in their UNIQ_KEY only."""
     if properties[:_UNIQ_KEY_SIZE] == _UNIQ_KEY:
         end = properties.find(b"\x02", _UNIQ_KEY_SIZE)
@@ -100,6 +105,28 @@ def derived(properties: bytes) -> tuple[int, bytes | None, bytes | None]:
                 code = _rests[rest] = tags_code_of(properties)
                 return code, uniq_key, None
     return tags_code_of(properties), *index_keys(properties)
+
+
+def derived_of_batch(properties_of_all: Sequence[bytes]) -> list[Derived]:
+    """`derived` of several messages, faster where one differs from another in its UNIQ_KEY only."""
+    found: list[Derived] = []
+    code, rest, stop = 0, b"", 0
+    for properties in properties_of_all:
+        uniq_key = properties[_UNIQ_KEY_SIZE:stop]
+        if (
+            properties[stop:] == rest
+            and properties[:_UNIQ_KEY_SIZE] == _UNIQ_KEY
+            and uniq_key.isalnum()  # so it has no separator, and `rest` is all that follows it
+        ):
+            found.append((code, uniq_key, None))
+            continue
+        new = derived(properties)
+        found.append(new)
+        end = properties.find(b"\x02", _UNIQ_KEY_SIZE)
+        if end > 0 and new[2] is None:
+            code, rest = new[0], properties[end:]
+            stop = -len(rest)
+    return found
 
 
 def has_unit(sys_flag: int) -> bool:

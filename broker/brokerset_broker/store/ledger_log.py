@@ -29,9 +29,9 @@ PUT_STATUS = {
 
 
 class LedgerLog(CommitLog):
-    """See above. Room is made by the DLedger, at its end; `written` completes the entry."""
+    """See above. Room is made by the DLedger, at its end; `put` completes the entry."""
 
-    __slots__ = ("_joined", "_ledger", "_size", "leads")
+    __slots__ = ("_joined", "_ledger", "leads")
 
     def __init__(
         self, ledger: FileLedger, executor: Executor | None = None, joined: JoinedFiles | None = None
@@ -41,7 +41,6 @@ class LedgerLog(CommitLog):
         self.files = ledger.files if joined is None else joined
         self._joined = joined
         self._ledger = ledger
-        self._size = 0
         self.leads: Callable[[int], int] | None = None
         """Gives the term in which so many records may be appended, or raises `LedgerRefused`."""
 
@@ -56,7 +55,6 @@ class LedgerLog(CommitLog):
             self._file = file
             self.map = memoryview(file.map)
             self.map_start = file.start
-        self._size = size
         return position + ENTRY_HEAD_SIZE
 
     def require(self, count: int, total: int) -> None:
@@ -72,10 +70,12 @@ class LedgerLog(CommitLog):
             raise LedgerRefused(DLedgerCode.NOT_LEADER, "this member does not lead")
         return self.leads(count)
 
-    def written(self, end: int, store_timestamp: int) -> None:
-        """The record is in `map`: make it an entry of the DLedger."""
-        position = end - self._size - ENTRY_HEAD_SIZE
-        self._ledger.complete(self._lead(0), position, self._size)
+    def put(self, offset: int, records: bytes, store_timestamp: int) -> None:
+        """Make one record an entry of the DLedger."""
+        size = len(records)
+        begin = offset - self.map_start
+        self.map[begin : begin + size] = records
+        self._ledger.complete(self._lead(0), offset - ENTRY_HEAD_SIZE, size)
         self.store_timestamp = store_timestamp
 
     def records(self, offset: int) -> Iterator[RecordHead]:

@@ -22,9 +22,6 @@ _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 _MS_SYNC = 4
 _MADV_WILLNEED = 3
-_MADV_POPULATE_WRITE = (
-    23  # Linux 5.14; older kernels answer EINVAL, then pages are made when they are written
-)
 _PAGE = mmap.PAGESIZE
 
 SETTLE_CHUNK_BYTES = 4 * 1024 * 1024
@@ -45,13 +42,6 @@ def sync_range(mapped: mmap.mmap, begin: int, end: int) -> None:
     if begin < end and _libc.msync(address_of(mapped) + begin, end - begin, _MS_SYNC) != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
-
-
-def populate(mapped: mmap.mmap, begin: int, end: int) -> bool:
-    """Make the pages of a range writable ahead of use; False if the kernel cannot."""
-    begin -= begin % _PAGE
-    end = min(end, len(mapped))
-    return begin >= end or _libc.madvise(address_of(mapped) + begin, end - begin, _MADV_POPULATE_WRITE) == 0
 
 
 def will_read(mapped: mmap.mmap, begin: int, end: int) -> None:

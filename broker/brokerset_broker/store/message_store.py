@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 import structlog
 
@@ -16,7 +18,7 @@ from brokerset_broker.store.confirmation import Confirmation
 from brokerset_broker.store.consume_queue import NO_LIMIT, ConsumeQueue, QueueTail
 from brokerset_broker.store.consume_queues import ConsumeQueues
 from brokerset_broker.store.delay_levels import DelayLevels
-from brokerset_broker.store.dispatch import Arrivals, Dispatcher, derived
+from brokerset_broker.store.dispatch import Arrivals, Derived, Dispatcher, derived, derived_of_batch
 from brokerset_broker.store.errors import PutStatus, StoreRefused
 from brokerset_broker.store.flush import Flusher
 from brokerset_broker.store.folder import AbortFile, check_kind, check_served, lock_store
@@ -56,11 +58,20 @@ DAMAGED_AGE_MS = 24 * 3_600_000
 """What a store whose log is damaged tells as the age of its oldest append: it can store nothing."""
 
 
+_pack_size = struct.Struct(">H").pack
+
 _HASH_SIGN = ord("#")
 """In the name `__CRC32#`, and in few properties else; bytes find a number ten times as fast as bytes."""
 
 _NO_HOST_BITS = ~(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
 """A message that is stored again may name hosts of other sizes than its new record has."""
+
+
+PlainMessage: TypeAlias = tuple[str, int, bytes, bytes, Derived, int, int, int, int]
+"""Topic, queue id, body, properties, what is derived of them, flag, sysFlag, born time, reconsume times."""
+
+Placed: TypeAlias = tuple[int, int, int]
+"""Where a message is: offset and size of its record, number in its queue."""
 
 
 class MessageStore(StoreReads):
@@ -398,7 +409,8 @@ class MessageStore(StoreReads):
         self._update_refusal()
 
     def stop(self, reason: str) -> None:
-        """Refuse messages until the process ends: the disk failed."""
+        """Refuse messages until the process ends: the disk failed, and `abort` claims no boot any more."""
+        self._abort.void_boot()
         log.critical("the store takes nothing any more", reason=reason)
         self._disk_failed(reason)
 
@@ -479,8 +491,7 @@ class MessageStore(StoreReads):
             now = commit_log.store_timestamp
         counted = not sys_flag & SysFlag.TRANSACTION_PREPARED
         queue_offset = queue.next_offset if counted else 0
-        begin = offset - commit_log.map_start
-        data = b"".join(
+        record = b"".join(
             (
                 self._heads[host_size](
                     size,
@@ -505,8 +516,12 @@ class MessageStore(StoreReads):
                 properties,
             )
         )
-        commit_log.map[begin : begin + size] = data + property_crc_of(data) if crc_size else data
-        commit_log.written(offset + size, now)
+        if crc_size:
+            record += property_crc_of(record)
+        try:
+            commit_log.put(offset, record, now)
+        except OSError as error:
+            raise self._not_taken(error) from error
         if isinstance(queue, ConsumeQueue):
             code, uniq_key, keys = derived(properties)
             if counted:
@@ -543,19 +558,18 @@ class MessageStore(StoreReads):
             raise StoreRefused(PutStatus.MESSAGE_ILLEGAL, "the batch has no messages")
         queue = self._appended_to.get((topic, queue_id)) or self._open_queue(topic, queue_id)
         assert isinstance(queue, ConsumeQueue), "a store that dispatches later has its own way with batches"
-        host_size = len(born_host)
         appends_crc = self.appends_crc
         crc_size = PROPERTY_CRC_SIZE if appends_crc else 0
-        texts = [
-            without_property_crc(item.properties) if _HASH_SIGN in item.properties else item.properties
-            for item in items
-        ]
+        texts = [text for _, _, text in items]
+        if any([_HASH_SIGN in text for text in texts]):
+            texts = [without_property_crc(text) if _HASH_SIGN in text else text for text in texts]
         if appends_crc:
             texts = [text if not text or text[-1] == 2 else text + b"\x02" for text in texts]
         if max(map(len, texts)) > self.properties_size_max:
             raise self._too_large(0, PROPERTIES_SIZE_MAX + 1)
+        host_size = len(born_host)
         overhead = self._overhead[host_size] + len(queue.topic_field) + crc_size
-        sizes = [overhead + len(item.body) + len(text) for item, text in zip(items, texts, strict=True)]
+        sizes = [overhead + len(body) + len(text) for (_, body, _), text in zip(items, texts, strict=True)]
         total = sum(sizes)
         if total > self.batch_size_max:
             raise StoreRefused(
@@ -577,15 +591,15 @@ class MessageStore(StoreReads):
         units: list[int] = []
         offsets: list[int] = []
         indexed: list[tuple[bytes | None, bytes | None, int]] = []
-        for item, properties, size in zip(items, texts, sizes, strict=True):
-            body = item.body
+        each = zip(items, texts, sizes, derived_of_batch(texts), strict=True)
+        for (flag, body, _), text, size, (code, uniq_key, keys) in each:
             record = (
                 pack_head(
                     size,
                     magic,
                     crc31(body),
                     queue_id,
-                    item.flag,
+                    flag,
                     queue_offset,
                     offset,
                     sys_flag,
@@ -599,23 +613,23 @@ class MessageStore(StoreReads):
                 ),
                 body,
                 topic_field,
-                (len(properties) + crc_size).to_bytes(2, "big"),
-                properties,
+                _pack_size(len(text) + crc_size),
+                text,
             )
             if appends_crc:
                 data = b"".join(record)
                 parts += (data, property_crc_of(data))
             else:
                 parts += record
-            code, uniq_key, keys = derived(properties)
             units += (offset, size, code)
             offsets.append(offset)
             indexed.append((uniq_key, keys, offset))
             queue_offset += 1
             offset += size
-        begin = first - commit_log.map_start
-        commit_log.map[begin : begin + total] = b"".join(parts)
-        commit_log.written(offset, now)
+        try:
+            commit_log.put(first, b"".join(parts), now)
+        except OSError as error:
+            raise self._not_taken(error) from error
         result = AppendedBatch(offsets, queue.next_offset, offset, now)
         queue.put_many(units_struct(count).pack(*units), offset)
         codes = units[2::3]
@@ -624,6 +638,103 @@ class MessageStore(StoreReads):
         if not self._turn_scheduled:
             self.turn_soon()
         return result
+
+    def append_run(self, messages: Sequence[PlainMessage], born_host: bytes) -> list[Placed] | None:
+        """Store messages of one client as neighbours by one call, all or none; see `append`.
+
+        None if one of them needs more than to be written: room for its record or its unit, a queue that is
+        new, or a refusal. Then nothing has changed, and each may be given to `append`.
+        """
+        if self._refusal is not None:
+            return None
+        commit_log, table = self.log, self._table
+        offset = first = commit_log.max_offset
+        limit = commit_log.limit
+        now = max(self.now_ms(), commit_log.store_timestamp)
+        host_size = len(born_host)
+        pack_head, overhead = self._heads[host_size], self._overhead[host_size]
+        host_flags, store_host = self._host_flags[host_size], self._store_host
+        appends_crc = self.appends_crc
+        crc_size = PROPERTY_CRC_SIZE if appends_crc else 0
+        properties_max, body_max = self.properties_size_max, self.body_size_max
+        parts: list[bytes] = []
+        placed: list[Placed] = []
+        indexed: list[tuple[str, bytes | None, bytes | None, int, int]] = []
+        units_of: dict[ConsumeQueue, list[int]] = {}
+        for (
+            topic,
+            queue_id,
+            body,
+            properties,
+            (code, uniq_key, keys),
+            flag,
+            sys_flag,
+            born_timestamp,
+            reconsume_times,
+        ) in messages:
+            queue = table.get((topic, queue_id))
+            if queue is None:
+                return None
+            units = units_of.get(queue)
+            if units is None:
+                units = units_of[queue] = []
+            before = len(units) // 3
+            body_size, topic_field = len(body), queue.topic_field
+            properties_size = len(properties) + crc_size
+            size = overhead + body_size + len(topic_field) + properties_size
+            if (
+                offset + size > limit
+                or queue.position + (before + 1) * UNIT_SIZE > queue.room_end
+                or body_size > body_max
+                or len(properties) > properties_max
+            ):
+                return None
+            queue_offset = queue.next_offset + before
+            record = (
+                pack_head(
+                    size,
+                    queue.magic,
+                    crc31(body),
+                    queue_id,
+                    flag,
+                    queue_offset,
+                    offset,
+                    sys_flag & _NO_HOST_BITS | host_flags,
+                    born_timestamp,
+                    born_host,
+                    now,
+                    store_host,
+                    reconsume_times,
+                    0,
+                    body_size,
+                ),
+                body,
+                topic_field,
+                _pack_size(properties_size),
+                properties,
+            )
+            if appends_crc:
+                data = b"".join(record)
+                parts += (data, property_crc_of(data))
+            else:
+                parts += record
+            units += (offset, size, code)
+            indexed.append((topic, uniq_key, keys, offset, now))
+            placed.append((offset, size, queue_offset))
+            offset += size
+        try:
+            commit_log.put(first, b"".join(parts), now)
+        except OSError as error:
+            raise self._not_taken(error) from error
+        for queue, units in units_of.items():
+            count = len(units) // 3
+            queue.put_many(units_struct(count).pack(*units), units[-3] + units[-2])
+            codes = units[2::3]
+            self.arrivals.note(queue, codes[0] if codes.count(codes[0]) == count else None)
+        self.dispatcher.put_index_run(indexed)
+        if not self._turn_scheduled:
+            self.turn_soon()
+        return placed
 
     def _open_queue(self, topic: str, queue_id: int) -> ConsumeQueue | QueueTail:
         """A queue that is new to appends."""
@@ -647,6 +758,11 @@ class MessageStore(StoreReads):
         return StoreRefused(
             PutStatus.MESSAGE_ILLEGAL, f"a body of {body_size} bytes; maxMessageSize is {self.body_size_max}"
         )
+
+    def _not_taken(self, error: OSError) -> StoreRefused:
+        """The disk does not take records though it gave blocks for them: nothing is stored any more."""
+        self.stop(f"the disk does not take the commit log: {error}")
+        return StoreRefused(PutStatus.SERVICE_NOT_AVAILABLE, self._refusal or "")
 
     # -- what follows an append -----------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ def file_name(start: int) -> str:
 class MappedFile:
     """One file, mapped when it is first used, and unmapped when the last view of it is gone."""
 
-    __slots__ = ("_advice", "_map", "_view", "end", "path", "reserved", "size", "start")
+    __slots__ = ("_advice", "_descriptor", "_map", "_view", "end", "path", "reserved", "size", "start")
 
     def __init__(self, path: Path, start: int, size: int, advice: int = mmap.MADV_NORMAL) -> None:
         """`advice` is what the kernel is to expect of the mapping, one of `mmap.MADV_…`."""
@@ -51,6 +51,10 @@ class MappedFile:
         """Below this position the file surely has its blocks; only there it may be written."""
         self._map: mmap.mmap | None = None
         self._view: memoryview | None = None
+        self._descriptor = -1
+
+    def __del__(self) -> None:
+        self.end_writing()
 
     @classmethod
     def create(
@@ -95,6 +99,21 @@ class MappedFile:
         if self._view is None:
             self._view = memoryview(self.map).toreadonly()
         return self._view
+
+    def write(self, position: int, data: bytes) -> None:
+        """Write to the file by a system call, which makes no page that it then overwrites. OSError: whoever
+        reads the mapping finds any part of `data`. The descriptor is kept until `end_writing`."""
+        if self._descriptor < 0:
+            self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
+        written = os.pwrite(self._descriptor, data, position)
+        while written < len(data):
+            written += os.pwrite(self._descriptor, data[written:], position + written)
+
+    def end_writing(self) -> None:
+        """Let go of what `write` needs; it opens the file again."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
     def reserve(self, end: int, step: int) -> None:
         """Make sure that positions up to `end` may be written, and some more; OSError if the disk is full."""
@@ -143,6 +162,7 @@ class MappedFile:
         with contextlib.suppress(FileNotFoundError):
             self.path.unlink()
         self._map = self._view = None
+        self.end_writing()
 
 
 class SegmentSequence:

@@ -116,7 +116,7 @@ BROKEN: Final[dict[str, Broken]] = {
     "a one-way send is answered": _changed(Connection, "_serve", _answers_one_way),
     "arrivals of several tags have the first one": _changed(Arrivals, "note", _announces_no_second),
     "the CRC is of a body's first bytes": _changed(message_store, "crc31", _crc_of_first_bytes),
-    "WAIT=false waits": _changed(send, "_waits", _waits_always),
+    "WAIT=false waits": _changed(send, "waits", _waits_always),
     "a unit's size is wrong for large records": _changed(ConsumeQueue, "put", _on_arguments(_unit_of_size)),
     "the index has the first of several keys": _changed(
         Dispatcher, "put_index_keys", _on_arguments(_keys_of_first)

@@ -1,4 +1,5 @@
-"""Two brokers on one episode: this process's, and the reference in a process of its own, without the native core.
+"""Two brokers on one episode: this process's, and the reference in a process of its own, without the native core,
+where every request comes to its handler by itself.
 
 What differs is cut down to few actions and few bytes, and told with both traces.
 """
@@ -18,7 +19,7 @@ from unittest import mock
 
 from brokerset_formats import native
 from brokerset_rig.send_episodes import Action, Chunks, Episode
-from brokerset_rig.send_side import Trace, run_episode
+from brokerset_rig.send_side import Trace, request_by_request, run_episode
 
 SHRINK_RUNS_MAX: Final = 400
 """Runs that are spent on making an episode smaller."""
@@ -73,7 +74,9 @@ def _serve(pipe: Pipe) -> None:
         except EOFError:
             return
         try:
-            pipe.send(run_episode(episode, detailed=detailed))
+            with request_by_request():
+                trace = run_episode(episode, detailed=detailed)
+            pipe.send(trace)
         except Exception as error:  # the edge of a process: whoever waits is told
             pipe.send(repr(error))
 

@@ -30,6 +30,7 @@ from brokerset_broker.app import Broker
 from brokerset_broker.member.alone import Alone
 from brokerset_broker.member.dledger.ledger_member import LedgerMember
 from brokerset_broker.member.group_member import GroupMember
+from brokerset_broker.requests.send_runs import SendRuns
 from brokerset_broker.store import flush, message_store
 from brokerset_broker.store.errors import PutStatus
 from brokerset_broker.store.message_store import MessageStore
@@ -431,6 +432,13 @@ class Run:
             for path in sorted(self._folder.rglob("*"))
             if path.is_file()
         }
+
+
+@contextlib.contextmanager
+def request_by_request() -> Iterator[None]:
+    """Every request comes to its handler by itself: `SendRuns` serves none."""
+    with mock.patch.object(SendRuns, "serve", return_value=0):
+        yield
 
 
 def run_episode(episode: episodes.Episode, *, detailed: bool = False) -> Trace:

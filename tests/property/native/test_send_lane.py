@@ -1,7 +1,7 @@
 """Plain sends through the native core leave what the Python path leaves: answers, files, counters, errors.
 
-`run.py` does the same at full size. Where there is no native core both brokers are pure Python, which shows
-that the comparison is sound: the same episode leaves the same trace in two processes.
+So do the runs of sends that the Python path stores by one call. `run.py` does the same at full size; where
+there is no native core it compares these runs.
 """
 
 from __future__ import annotations
@@ -29,11 +29,14 @@ from brokerset_rig.send_episodes import (
 )
 from brokerset_rig.send_frames import FrameSource
 from brokerset_rig.send_reference import Broken, Reference, run_pair, shrunk
-from brokerset_rig.send_side import served_natively
+from brokerset_rig.send_side import request_by_request, served_natively
 
 EPISODES = 8
 BROKEN_EPISODES = 40
 SHARE_MIN = 0.3
+
+RUNS_SHARE_MIN = 0.1
+"""Most chunks of these episodes have one frame, which is left to the handler."""
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +73,32 @@ def test_plain_sends_take_the_native_path_and_leave_the_same_trace(reference: Re
     assert native.core is None or served_of_all > SHARE_MIN * sends
 
 
+@pytest.mark.parametrize("seed", range(EPISODES))
+def test_runs_of_sends_leave_the_same_trace_as_single_ones(reference: Reference, seed: int) -> None:
+    """Without the native core sends of a chunk are stored by one call, and nobody can tell."""
+    episode = draw_episode(seed)
+
+    theirs, ours = run_pair(reference, episode, _without_core)
+
+    assert theirs.observed == ours.observed
+
+
+def test_plain_sends_are_stored_in_runs(reference: Reference) -> None:
+    """Without the native core plain sends that share a chunk do not come to a handler."""
+    served_of_all = sends = 0
+
+    for seed in range(4):
+        episode = draw_plain_episode(seed)
+        theirs, ours = run_pair(reference, episode, _without_core)
+        assert theirs.observed == ours.observed
+        served, total = served_natively(episode, theirs, ours)
+        served_of_all += served.total()
+        sends += total.total()
+
+    assert sends > 1_000
+    assert served_of_all > RUNS_SHARE_MIN * sends
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_requests_that_are_nearly_plain_leave_the_same_trace_on_both_paths(
     reference: Reference, seed: int
@@ -100,10 +129,14 @@ def test_short_episodes_leave_the_same_trace_on_both_paths(
     assert theirs.observed == ours.observed
 
 
+def _without_core() -> AbstractContextManager[Any]:
+    return mock.patch.object(native, "core", None)
+
+
 @contextmanager
 def _in_python(broken: Broken) -> Iterator[Any]:
     """Something is wrong with the Python path, and nothing goes another way."""
-    with mock.patch.object(native, "core", None), broken() as entered:
+    with _without_core(), request_by_request(), broken() as entered:
         yield entered
 
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from brokerset_broker.store import PutStatus, StoreRefused
+from brokerset_broker.store import Appended, MessageStore, PutStatus, StoreRefused
+from brokerset_broker.store.dispatch import derived
+from brokerset_broker.store.message_store import PlainMessage
 from brokerset_formats.batches import BatchItem
 from brokerset_formats.hosts import Host
 from brokerset_formats.names import SCHEDULE_TOPIC
-from brokerset_formats.properties import decode_properties
+from brokerset_formats.properties import PROPERTIES_SIZE_MAX, decode_properties
 from brokerset_formats.queue_units import tags_code
 from brokerset_formats.records import (
     BLANK,
@@ -25,6 +30,9 @@ from brokerset_formats.records import (
     ends_with_property_crc,
     without_property_crc,
 )
+
+BORN_HOST_V4 = Host.from_text("10.0.0.1", 54321).encode()
+BORN_HOST_V6 = Host.from_text("fd00::1", 54321).encode()
 
 Stores = Any  # the class of conftest.py, which cannot be imported by name
 
@@ -180,6 +188,159 @@ def test_a_batch_is_the_same_as_its_messages(stores: Stores, crc: bool) -> None:
         assert [bytes(found) for found in store.query("T", f"id-{number}", 8, 0, 2**62).records] == [
             bytes(store.read(offset))
         ]
+
+
+def _message(topic: str, queue_id: int, body: bytes, properties: bytes = b"", *numbers: int) -> PlainMessage:
+    """Flag, sysFlag, born time and reconsume times are `numbers`."""
+    flag, sys_flag, born, times = numbers or (0, 0, 0, 0)
+    return topic, queue_id, body, properties, derived(properties), flag, sys_flag, born, times
+
+
+RUN = [
+    _message("T", 0, b"first", b"UNIQ_KEY\x01id-0\x02", 5, 0, 1_600_000_000_000, 0),
+    _message("T" * 200, 1, b"", b"KEYS\x01a b\x02TAGS\x01x\x02", -1, SysFlag.COMPRESSED, 0, 3),
+    _message("T", 0, b"third" * 500, b"UNIQ_KEY\x01id-2\x02TAGS\x01y\x02", 0, 0, 1, 0),
+]
+"""Messages of two queues."""
+
+
+@MODES
+@pytest.mark.parametrize("born_host", [BORN_HOST_V4, BORN_HOST_V6])
+def test_a_run_is_the_same_as_its_messages(stores: Stores, crc: bool, born_host: bytes) -> None:
+    """Stored by one call, messages of several queues leave the bytes that they leave one after the other."""
+    contents = []
+    for as_run in (True, False):
+        store = stores.open(enabled_append_prop_crc=crc, store_path_root_dir=stores.root / str(as_run))
+        for topic, queue_id, *_ in RUN:
+            stores.append(store, topic=topic, queue_id=queue_id)
+
+        if as_run:
+            placed = store.append_run(RUN, born_host)
+        else:
+            placed = [
+                (found.offset, found.size, found.queue_offset)
+                for found in (_append(store, message, born_host) for message in RUN)
+            ]
+
+        ends = [store.tail(topic, queue_id) for topic, queue_id, *_ in RUN]
+        units = [store.unit("T", 0, number) for number in range(4)]
+        log = bytes(store.read(0, store.max_offset))
+        keys = [store.query(*key, 8, 0, 2**62).records for key in (("T", "id-2"), ("T" * 200, "b"))]
+        contents.append((placed, ends, units, log, [[bytes(each) for each in found] for found in keys]))
+        assert [placed[0][2], placed[1][2], placed[2][2]] == [2, 1, 3]
+    assert contents[0] == contents[1]
+
+
+def _append(store: MessageStore, message: PlainMessage, born_host: bytes) -> Appended:
+    topic, queue_id, body, properties, _, flag, sys_flag, born_timestamp, reconsume_times = message
+    return store.append(
+        topic,
+        queue_id,
+        body,
+        properties,
+        flag=flag,
+        sys_flag=sys_flag,
+        born_timestamp=born_timestamp,
+        born_host=born_host,
+        reconsume_times=reconsume_times,
+    )
+
+
+@pytest.mark.parametrize("lacking", ["queue", "unit", "record", "body", "properties", "refusal"])
+def test_a_run_that_needs_more_than_to_be_written_changes_nothing(stores: Stores, lacking: str) -> None:
+    """A new queue, a full file of a queue or the log, what is too large, a refusal: nothing is stored."""
+    store = stores.open()
+    stores.append(store, b"x" * 10_000)
+    run = [_message("T", 0, b"body")] * 2
+    match lacking:
+        case "queue":
+            run = [*run, _message("T", 1, b"body")]
+        case "unit":
+            run *= 5
+        case "record":
+            run = [_message("T", 0, b"x" * 12_000)] * 3
+        case "body":
+            run = [*run, _message("T", 0, b"x" * 20_001)]
+        case "properties":
+            run = [*run, _message("T", 0, b"body", b"k\x01" + b"v" * PROPERTIES_SIZE_MAX)]
+        case "refusal":
+            store.follow("a master sends what is to be stored")
+    before = (store.max_offset, store.tail("T", 0))
+
+    placed = store.append_run(run, BORN_HOST_V4)
+
+    assert placed is None
+    assert (store.max_offset, store.tail("T", 0), store.tail("T", 1)) == (*before, (0, 0))
+
+
+@pytest.mark.parametrize("how", ["message", "batch", "run"])
+def test_a_disk_that_does_not_take_the_log_stops_the_store(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Blocks were taken, but writing to them fails: nothing of the call is stored, and nothing is later."""
+    store = stores.open()
+    stores.append(store, b"before")
+    before = (store.max_offset, store.tail("T", 0))
+    real = os.pwrite
+
+    def half(descriptor: int, data: bytes, position: int) -> int:
+        if "commitlog" not in os.readlink(f"/proc/self/fd/{descriptor}"):
+            return real(descriptor, data, position)
+        if len(data) < 200:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(descriptor, data[:-100], position)
+
+    def store_more() -> None:
+        body = b"x" * 200
+        match how:
+            case "message":
+                stores.append(store, body)
+            case "batch":
+                store.append_batch(
+                    "T", 0, [BatchItem(0, body, b"")] * 3, sys_flag=0, born_timestamp=0, born_host=bytes(8)
+                )
+            case "run":
+                store.append_run([_message("T", 0, body)] * 3, bytes(8))
+
+    monkeypatch.setattr(os, "pwrite", half)
+    with pytest.raises(StoreRefused) as refused:
+        store_more()
+    monkeypatch.undo()
+
+    assert refused.value.status is PutStatus.SERVICE_NOT_AVAILABLE
+    assert "the disk does not take the commit log: [Errno 5]" in refused.value.reason
+    assert store.stopped is not None
+    assert (stores.root / "abort").read_text().split("\n")[1] == ""
+    assert (store.max_offset, store.tail("T", 0)) == before
+    with pytest.raises(StoreRefused):
+        stores.append(store)
+
+
+def test_no_descriptor_of_the_log_is_kept_but_the_last(stores: Stores) -> None:
+    """The file that is written is open; those before it are not, nor is it when the log follows a master."""
+    store = stores.open()
+    for _ in range(8):
+        stores.append(store, b"x" * 18_000)
+
+    assert _open_files(stores.root / "commitlog") == [store.log.files.files[-1].path]
+
+    store.log.begin_at(store.log.max_offset, store.log.store_timestamp)
+
+    assert _open_files(stores.root / "commitlog") == []
+
+
+def _open_files(folder: Path) -> list[Path]:
+    """Files that this process has open to write only: a mapping has a descriptor of its own, for both."""
+    found = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            path = entry.readlink()
+            if (
+                path.parent == folder
+                and fcntl.fcntl(int(entry.name), fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY
+            ):
+                found.append(path)
+    return found
 
 
 def test_a_file_ends_with_a_blank_record(stores: Stores) -> None:
