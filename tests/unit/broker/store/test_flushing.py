@@ -7,11 +7,12 @@ import errno
 import os
 import threading
 import time
+from functools import partial
 from typing import Any
 
 import pytest
 
-from brokerset_broker.store import GetStatus, MessageStore, StoreRefused, mapping
+from brokerset_broker.store import GetStatus, MessageStore, StoreRefused, flush, mapping
 from brokerset_broker.store.retention_task import DiskUse, RetentionTask
 from brokerset_formats.checkpoints import SyncedOffsets, decode_checkpoint
 from brokerset_rig.waiting import until
@@ -63,6 +64,20 @@ async def test_one_flush_answers_many(stores: Stores, monkeypatch: pytest.Monkey
     assert store.flushed_offset == store.max_offset
     assert await waiter(store, store.max_offset)
     await store.close()
+
+
+def test_a_flushing_thread_ends_when_its_work_is_done() -> None:
+    """In the order in which it was told; one that was told nothing was never begun."""
+
+    done: list[int] = []
+    thread = flush.SyncThread()
+    for number in range(100):
+        thread.submit(partial(done.append, number))
+
+    thread.close()
+
+    assert done == list(range(100))
+    flush.SyncThread().close()
 
 
 async def test_a_failed_flush_is_final(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
