@@ -19,6 +19,7 @@ ZERO_CHUNK_BYTES = 1024 * 1024
 """How much is compared with zeros, or overwritten by them, at a time."""
 
 _ZEROS = bytes(ZERO_CHUNK_BYTES)
+_PAGE = mmap.PAGESIZE
 
 
 def file_name(start: int) -> str:
@@ -29,7 +30,7 @@ def file_name(start: int) -> str:
 class MappedFile:
     """One file, mapped when it is first used, and unmapped when the last view of it is gone."""
 
-    __slots__ = ("_advice", "_map", "_view", "path", "reserved", "size", "start")
+    __slots__ = ("_advice", "_map", "_view", "filled", "path", "reserved", "size", "start")
 
     def __init__(self, path: Path, start: int, size: int, advice: int = mmap.MADV_NORMAL) -> None:
         """`advice` is what the kernel is to expect of the mapping, one of `mmap.MADV_…`."""
@@ -40,6 +41,8 @@ class MappedFile:
         self._advice = advice
         self.reserved = 0
         """Below this position the file surely has its blocks; only there it may be written."""
+        self.filled = 0
+        """Up to where `fill` has written."""
         self._map: mmap.mmap | None = None
         self._view: memoryview | None = None
 
@@ -98,6 +101,27 @@ class MappedFile:
         mapping.reserve(self.path, self.reserved, target)
         self.reserved = target
 
+    def fill(self, position: int, size: int) -> None:
+        """Write zeros from `position` on, up to `size` bytes, once those of the last call are used up.
+
+        Nothing may be behind `position` yet. A block that was never written is changed in the file system's
+        journal as well when it is synced, one that holds zeros is not. An error means no more than that the
+        next syncs take longer.
+        """
+        if position <= self.filled:
+            return
+        begin = position + -position % _PAGE
+        self.filled = end = min(begin + size, self.size)
+        if begin >= end:
+            return
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.pwrite(descriptor, memoryview(_ZEROS)[: end - begin], begin)
+        except OSError:
+            self.filled = self.size
+        finally:
+            os.close(descriptor)
+
     def sync(self, begin: int, end: int) -> None:
         """Bring positions from `begin` to `end` to the disk; blocks; raises OSError.
 
@@ -105,7 +129,7 @@ class MappedFile:
         """
         with contextlib.suppress(FileNotFoundError):  # deleted since: there is nothing to keep
             if self._map is not None:
-                mapping.sync_range(self.map, begin, end)
+                mapping.sync_range(self.map, begin, max(end, self.filled))
                 return
             descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
             try:
@@ -293,6 +317,12 @@ class SegmentSequence:
         return sum(
             mapping.settle(file.path, max(begin - file.start, 0)) for file in self.files if file.end > begin
         )
+
+    def fill(self, offset: int, size: int) -> None:
+        """Write zeros from `offset` on, as `MappedFile.fill`."""
+        file = self.find(offset)
+        if file is not None:
+            file.fill(offset - file.start, size)
 
     def sync(self, begin: int, end: int) -> None:
         """Bring offsets from `begin` to `end` to the disk; blocks; raises OSError."""

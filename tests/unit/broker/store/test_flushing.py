@@ -167,6 +167,37 @@ async def test_synchronous_flushing_shows_what_is_on_disk(
     await store.close()
 
 
+@pytest.mark.parametrize(("kind", "ahead"), [("SYNC_FLUSH", True), ("ASYNC_FLUSH", False)])
+async def test_zeros_are_ahead_of_a_log_that_is_synced_often(stores: Stores, kind: str, ahead: bool) -> None:
+    """With SYNC_FLUSH the blocks behind the end have been written; without it that would cost more."""
+
+    store = stores.open(flush_disk_type=kind)
+    store.start()
+
+    stores.append(store)
+    await asyncio.sleep(0)
+
+    assert (store.log.files.files[0].filled > store.max_offset) is ahead
+    await store.close()
+
+
+async def test_no_zeros_are_written_over_what_is_received(stores: Stores) -> None:
+    """A log that follows has bytes behind its end, even in a turn in which it has appended."""
+
+    store = stores.open(flush_disk_type="SYNC_FLUSH")
+    store.start()
+    stores.append(store)
+    store.follow("it follows")
+    file = store.log.files.files[0]
+    file.map[8192:8200] = b"received"
+
+    await asyncio.sleep(0)
+
+    assert file.map[8192:8200] == b"received"
+    file.map[8192:8200] = bytes(8)
+    await store.close()
+
+
 async def test_everything_is_flushed_in_time(stores: Stores) -> None:
     """A running store brings messages to the disk without being asked, then says so in the checkpoint."""
 
