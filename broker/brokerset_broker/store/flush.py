@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from queue import SimpleQueue
 
 import structlog
 
@@ -23,6 +26,31 @@ DIRTY_BYTES_MIN = 4 * 4096
 
 THOROUGH_INTERVAL_S = 10.0
 """After this time everything is flushed, however little it is."""
+
+
+class SyncThread:
+    """A thread that does one thing after the other; an executor's futures cost more than handing over."""
+
+    def __init__(self) -> None:
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def submit(self, work: Callable[[], None]) -> None:
+        """Have `work` done, which raises nothing."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="store-flush", daemon=True)
+            self._thread.start()
+        self._work.put(work)
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
+
+    def close(self) -> None:
+        """End it; what was submitted is done first."""
+        if self._thread is not None:
+            self._work.put(None)
+            self._thread.join()
 
 
 class Flusher:
@@ -48,7 +76,7 @@ class Flusher:
         self._timeout_s = timeout_ms / 1000
         self._on_flushed = on_flushed
         self._on_failure = on_failure
-        self._executor = ThreadPoolExecutor(1, "store-flush")
+        self._thread = SyncThread()
         self._waiting: deque[tuple[int, Callable[[bool], None], float]] = deque()
         self._running = False
         self._paused = False
@@ -109,20 +137,21 @@ class Flusher:
         store_timestamp = self._log.store_timestamp
         loop = asyncio.get_running_loop()
         self._started_at = loop.time()
+        self._thread.submit(partial(self._sync, loop, begin, end, store_timestamp))
 
-        def finished(future: Future[None]) -> None:
-            loop.call_soon_threadsafe(self._finished, end, store_timestamp, future)
+    def _sync(self, loop: asyncio.AbstractEventLoop, begin: int, end: int, store_timestamp: int) -> None:
+        error: BaseException | None = None
+        try:
+            with self._guarding():
+                self._log.files.sync(begin, end)
+        except BaseException as raised:  # the edge of a thread
+            error = raised
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(self._finished, end, store_timestamp, error)
 
-        self._executor.submit(self._sync, begin, end).add_done_callback(finished)
-
-    def _sync(self, begin: int, end: int) -> None:
-        with self._guarding():
-            self._log.files.sync(begin, end)
-
-    def _finished(self, end: int, store_timestamp: int, future: Future[None]) -> None:
+    def _finished(self, end: int, store_timestamp: int, error: BaseException | None) -> None:
         self._running = False
         self._idle.set()
-        error = future.exception()
         if error is not None:
             self._fail(error)
             return
@@ -203,4 +232,4 @@ class Flusher:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._executor.shutdown()
+        self._thread.close()

@@ -72,8 +72,9 @@ def settle(path: Path, begin: int) -> int:
     After an input/output error the kernel calls a page clean that the disk does not have: it can be read, and
     a sync does not write it. Writing to it again is not enough: ext4 then writes to a preallocated block that
     it leaves marked as unwritten (Linux 6.18), so it reads as zeros once the page is gone. Therefore the disk
-    is asked past the page cache (`Disk`), and what it lacks is written and compared once more. Nobody may
-    write to the file meanwhile. Blocks; raises OSError.
+    is asked past the page cache (`Disk`), and what it lacks is written and compared once more. In the end the
+    page cache forgets the range: a page of zeros that was not written is as the disk has it, but the next
+    record in it would be lost. Nobody may write to the file meanwhile. Blocks; raises OSError.
     """
     lacking = 0
     begin -= begin % SETTLE_CHUNK_BYTES
@@ -90,6 +91,7 @@ def settle(path: Path, begin: int) -> int:
                 if disk.read(position, len(content)) != content:
                     raise OSError(errno.EIO, "the disk does not keep what is written to it", str(path))
                 lacking += len(content)
+        os.posix_fadvise(disk.cached, begin, 0, os.POSIX_FADV_DONTNEED)
     return lacking
 
 

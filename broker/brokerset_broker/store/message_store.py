@@ -66,6 +66,12 @@ _HASH_SIGN = ord("#")
 _NO_HOST_BITS = ~(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
 """A message that is stored again may name hosts of other sizes than its new record has."""
 
+FILL_BYTES = 1024 * 1024
+"""How many zeros are written ahead of the log with synchronous flushing, each time that they are used up.
+
+One sync in so many bytes waits for the file system's journal, but takes as many bytes more to the disk.
+"""
+
 
 PlainMessage: TypeAlias = tuple[str, int, bytes, bytes, Derived, int, int, int, int]
 """Topic, queue id, body, properties, what is derived of them, flag, sysFlag, born time, reconsume times."""
@@ -776,6 +782,8 @@ class MessageStore(StoreReads):
         """Announce what has arrived, and with synchronous flushing begin to flush it."""
         self._turn_scheduled = False
         if self._sync:
+            if self._follows is None:  # else received bytes may be behind the end
+                self.log.files.fill(self.log.max_offset, FILL_BYTES)
             self.flusher.kick()
         if self.observer is not None:
             self.observer.turn_ended()

@@ -26,6 +26,7 @@ native core. With steps of 64 KiB alone that was one batch in 102.
 """
 
 _ZEROS = bytes(ZERO_CHUNK_BYTES)
+_PAGE = mmap.PAGESIZE
 
 
 def file_name(start: int) -> str:
@@ -36,7 +37,7 @@ def file_name(start: int) -> str:
 class MappedFile:
     """One file, mapped when it is first used, and unmapped when the last view of it is gone."""
 
-    __slots__ = ("_advice", "_descriptor", "_map", "_view", "end", "path", "reserved", "size", "start")
+    __slots__ = ("_advice", "_descriptor", "_map", "_view", "end", "filled", "path", "reserved", "size", "start")
 
     def __init__(self, path: Path, start: int, size: int, advice: int = mmap.MADV_NORMAL) -> None:
         """`advice` is what the kernel is to expect of the mapping, one of `mmap.MADV_…`."""
@@ -49,6 +50,8 @@ class MappedFile:
         self._advice = advice
         self.reserved = 0
         """Below this position the file surely has its blocks; only there it may be written."""
+        self.filled = 0
+        """Up to where `fill` has written."""
         self._map: mmap.mmap | None = None
         self._view: memoryview | None = None
         self._descriptor = -1
@@ -100,7 +103,7 @@ class MappedFile:
             self._view = memoryview(self.map).toreadonly()
         return self._view
 
-    def write(self, position: int, data: bytes) -> None:
+    def write(self, position: int, data: bytes | memoryview) -> None:
         """Write to the file by a system call, which makes no page that it then overwrites. OSError: whoever
         reads the mapping finds any part of `data`. The descriptor is kept until `end_writing`."""
         if self._descriptor < 0:
@@ -122,6 +125,24 @@ class MappedFile:
         mapping.reserve(self.path, self.reserved, target)
         self.reserved = target
 
+    def fill(self, position: int, size: int) -> None:
+        """Write zeros from `position` on, up to `size` bytes, once those of the last call are used up.
+
+        Nothing may be behind `position` yet. A block that was never written is changed in the file system's
+        journal as well when it is synced, one that holds zeros is not. An error means no more than that the
+        next syncs take longer.
+        """
+        if position <= self.filled:
+            return
+        begin = position + -position % _PAGE
+        self.filled = end = min(begin + size, self.size)
+        if begin >= end:
+            return
+        try:
+            self.write(begin, memoryview(_ZEROS)[: end - begin])
+        except OSError:
+            self.filled = self.size
+
     def sync(self, begin: int, end: int) -> None:
         """Bring positions from `begin` to `end` to the disk; blocks; raises OSError.
 
@@ -129,7 +150,7 @@ class MappedFile:
         """
         with contextlib.suppress(FileNotFoundError):  # deleted since: there is nothing to keep
             if self._map is not None:
-                mapping.sync_range(self.map, begin, end)
+                mapping.sync_range(self.map, begin, max(end, self.filled))
                 return
             descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
             try:
@@ -318,6 +339,12 @@ class SegmentSequence:
         return sum(
             mapping.settle(file.path, max(begin - file.start, 0)) for file in self.files if file.end > begin
         )
+
+    def fill(self, offset: int, size: int) -> None:
+        """Write zeros from `offset` on, as `MappedFile.fill`."""
+        file = self.find(offset)
+        if file is not None:
+            file.fill(offset - file.start, size)
 
     def sync(self, begin: int, end: int) -> None:
         """Bring offsets from `begin` to `end` to the disk; blocks; raises OSError."""

@@ -44,7 +44,7 @@ from brokerset_rig.send_frames import TOPICS
 from brokerset_runtime.remoting import Connection, Handler, ServerLimits
 from brokerset_runtime.remoting.connection import ConnectionLimits, Reply
 from brokerset_sim.loop import VirtualLoop
-from brokerset_sim.page_files import Inline
+from brokerset_sim.page_files import Inline, InlineSync
 from brokerset_spec.broker_settings import BrokerSettings
 
 SEND_CODES: Final = frozenset({10, 310, 320})
@@ -456,7 +456,7 @@ def run_episode(episode: episodes.Episode, *, detailed: bool = False) -> Trace:
         memory_folder() as folder,
         contextlib.chdir(folder),
         mock.patch.object(message_store, "ThreadPoolExecutor", Inline),
-        mock.patch.object(flush, "ThreadPoolExecutor", Inline),
+        mock.patch.object(flush, "SyncThread", InlineSync),
         asyncio.Runner(loop_factory=VirtualLoop) as runner,
     ):
         return runner.run(main())

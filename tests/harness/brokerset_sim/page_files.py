@@ -124,6 +124,13 @@ class Inline(Executor):
         return done
 
 
+class InlineSync(flush.SyncThread):
+    """In place of the thread that flushes a log."""
+
+    def submit(self, work: Callable[[], None]) -> None:
+        work()
+
+
 @contextlib.contextmanager
 def on_page_files(place: Path, hosts: dict[str, PageFiles]) -> Iterator[None]:
     """Production code within the block works on the files of these hosts, by the names of their places."""
@@ -163,6 +170,6 @@ def on_page_files(place: Path, hosts: dict[str, PageFiles]) -> Iterator[None]:
         mock.patch.object(mapping, "settle", return_value=0),
         mock.patch.object(store_folder, "boot_id", boot_id),
         mock.patch.object(message_store, "ThreadPoolExecutor", Inline),
-        mock.patch.object(flush, "ThreadPoolExecutor", Inline),
+        mock.patch.object(flush, "SyncThread", InlineSync),
     ):
         yield

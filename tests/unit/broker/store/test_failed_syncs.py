@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from brokerset_broker.store import MessageStore
+from brokerset_broker.store import MessageStore, mapping
 from brokerset_broker.store.errors import StoreRefused
 from brokerset_broker.store.removal import Removal
 from brokerset_formats.records import decode_record
-from brokerset_rig.page_cache import PageCache
+from brokerset_rig.page_cache import PAGE, PageCache
 
 Stores = Any  # the class of conftest.py, which cannot be imported by name
 
@@ -186,6 +186,33 @@ def test_what_the_kernel_could_not_write_unnoticed_is_written_again(stores: Stor
     cache.lose_power()
 
     check(open_store(stores), 2 * COUNT, keys=False)
+
+
+def test_zeros_that_the_kernel_could_not_write_spoil_no_record_in_their_place(
+    stores: Stores, cache: PageCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk has zeros there as well, but such a page is not brought to it before it was forgotten."""
+    monkeypatch.setattr(mapping, "SETTLE_CHUNK_BYTES", PAGE)  # else they are written again with a record
+
+    async def append_unsynced(store: MessageStore) -> None:
+        store.start()
+        await store.flusher.pause()
+        fill(stores, store, 0, 5)
+        await asyncio.sleep(0)
+
+    store = open_store(stores, flush_disk_type="SYNC_FLUSH")
+    asyncio.run(append_unsynced(store))
+    assert store.log.files.files[0].filled > store.max_offset
+    store.abandon()
+    cache.write_back_fails_unnoticed()
+
+    store = open_store(stores, flush_disk_type="SYNC_FLUSH")
+    fill(stores, store, 5, 200)
+    asyncio.run(sync_everything(store))
+    store.abandon()
+    cache.lose_power()
+
+    check(open_store(stores), 205)
 
 
 def test_a_log_that_ends_before_what_was_written_has_lost_pages(stores: Stores, cache: PageCache) -> None:

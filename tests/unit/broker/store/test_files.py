@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from brokerset_broker.store import StoreCorrupt
+from brokerset_broker.store import StoreCorrupt, mapping
 from brokerset_broker.store.checkpointing import CheckpointFile
 from brokerset_broker.store.consume_queue import NO_LIMIT, ConsumeQueue
 from brokerset_broker.store.folder import StoreUnusable
@@ -132,6 +132,63 @@ def test_a_file_made_ahead_that_cannot_be_mapped_is_deleted(
         files.prepare_next(executor)
 
     assert [int(path.name) for path in (tmp_path / "log").iterdir()] == [0]
+
+
+def test_zeros_are_written_ahead_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the next page on, never over the end of the file, and again only when they are used up."""
+
+    written: list[tuple[int, int]] = []
+    real = os.pwrite
+
+    def pwrite(descriptor: int, data: Any, position: int) -> int:
+        written.append((position, len(data)))
+        return real(descriptor, data, position)
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    page = mmap.PAGESIZE
+    file = MappedFile.create(tmp_path / f"{0:020d}", 0, 4 * page, 4 * page)
+    file.map[:10] = b"x" * 10
+
+    for position in (10, 11, 3 * page, 3 * page + 1, 4 * page):
+        file.fill(position, 2 * page)
+
+    assert written == [(page, 2 * page)]
+    assert file.map[:] == b"x" * 10 + bytes(4 * page - 10)
+
+
+def test_a_sync_has_the_zeros_ahead_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the first sync of each of their blocks would change the file system's journal all the same."""
+
+    synced: list[tuple[int, int]] = []
+    monkeypatch.setattr(mapping, "sync_range", lambda mapped, begin, end: synced.append((begin, end)))
+    page = mmap.PAGESIZE
+    file = MappedFile.create(tmp_path / f"{0:020d}", 0, 4 * page, 4 * page)
+    assert len(file.map) == 4 * page
+    file.fill(10, page)
+
+    file.sync(0, 10)
+    file.sync(10, 3 * page)
+
+    assert synced == [(0, 2 * page), (10, 3 * page)]
+
+
+def test_a_disk_that_takes_no_zeros_gets_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They only save time: whether the disk takes the log is for its sync to say."""
+
+    calls: list[int] = []
+
+    def failing(descriptor: int, data: Any, position: int) -> int:
+        calls.append(position)
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "pwrite", failing)
+    page = mmap.PAGESIZE
+    file = MappedFile.create(tmp_path / f"{0:020d}", 0, 4 * page, 4 * page)
+
+    file.fill(10, page)
+    file.fill(3 * page, page)
+
+    assert calls == [page]
 
 
 def test_a_file_that_cannot_be_made_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,11 +7,12 @@ import errno
 import os
 import threading
 import time
+from functools import partial
 from typing import Any
 
 import pytest
 
-from brokerset_broker.store import GetStatus, MessageStore, StoreRefused, mapping
+from brokerset_broker.store import GetStatus, MessageStore, StoreRefused, flush, mapping
 from brokerset_broker.store.retention_task import DiskUse, RetentionTask
 from brokerset_formats.checkpoints import SyncedOffsets, decode_checkpoint
 from brokerset_rig.failing_answers import Answers
@@ -64,6 +65,20 @@ async def test_one_flush_answers_many(stores: Stores, monkeypatch: pytest.Monkey
     assert store.flushed_offset == store.max_offset
     assert await waiter(store, store.max_offset)
     await store.close()
+
+
+def test_a_flushing_thread_ends_when_its_work_is_done() -> None:
+    """In the order in which it was told; one that was told nothing was never begun."""
+
+    done: list[int] = []
+    thread = flush.SyncThread()
+    for number in range(100):
+        thread.submit(partial(done.append, number))
+
+    thread.close()
+
+    assert done == list(range(100))
+    flush.SyncThread().close()
 
 
 async def test_a_failed_flush_is_final(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,6 +192,37 @@ async def test_synchronous_flushing_shows_what_is_on_disk(
 
     assert arrived[-1] == 2
     assert store.get("T", 0, 0, 9, 999).message_count == 2
+    await store.close()
+
+
+@pytest.mark.parametrize(("kind", "ahead"), [("SYNC_FLUSH", True), ("ASYNC_FLUSH", False)])
+async def test_zeros_are_ahead_of_a_log_that_is_synced_often(stores: Stores, kind: str, ahead: bool) -> None:
+    """With SYNC_FLUSH the blocks behind the end have been written; without it that would cost more."""
+
+    store = stores.open(flush_disk_type=kind)
+    store.start()
+
+    stores.append(store)
+    await asyncio.sleep(0)
+
+    assert (store.log.files.files[0].filled > store.max_offset) is ahead
+    await store.close()
+
+
+async def test_no_zeros_are_written_over_what_is_received(stores: Stores) -> None:
+    """A log that follows has bytes behind its end, even in a turn in which it has appended."""
+
+    store = stores.open(flush_disk_type="SYNC_FLUSH")
+    store.start()
+    stores.append(store)
+    store.follow("it follows")
+    file = store.log.files.files[0]
+    file.map[8192:8200] = b"received"
+
+    await asyncio.sleep(0)
+
+    assert file.map[8192:8200] == b"received"
+    file.map[8192:8200] = bytes(8)
     await store.close()
 
 
