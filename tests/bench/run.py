@@ -162,7 +162,9 @@ class Bench:
 
     def starts(self) -> None:
         """From the start of a process to its first acknowledged send, with its files in the page cache and without."""
-        for side in self.sides:  # once unmeasured: Python writes its bytecode, and files come into the page cache
+        for (
+            side
+        ) in self.sides:  # once unmeasured: Python writes its bytecode, and files come into the page cache
             with stack.Workspace("bench-start") as folder, sides.started([side], folder, {}, pin=False):
                 pass
         for number in range(self.size.rounds):

@@ -37,7 +37,18 @@ def file_name(start: int) -> str:
 class MappedFile:
     """One file, mapped when it is first used, and unmapped when the last view of it is gone."""
 
-    __slots__ = ("_advice", "_descriptor", "_map", "_view", "end", "filled", "path", "reserved", "size", "start")
+    __slots__ = (
+        "_advice",
+        "_descriptor",
+        "_map",
+        "_view",
+        "end",
+        "filled",
+        "path",
+        "reserved",
+        "size",
+        "start",
+    )
 
     def __init__(self, path: Path, start: int, size: int, advice: int = mmap.MADV_NORMAL) -> None:
         """`advice` is what the kernel is to expect of the mapping, one of `mmap.MADV_…`."""
