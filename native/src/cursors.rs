@@ -103,13 +103,13 @@ impl LogCursor {
         self.map.set(object)
     }
 
-    /// Name the file of `map`, for who writes with system calls. OSError.
+    /// Name the file of `map`, for who writes with system calls. OSError, and nothing has changed.
     #[pyo3(signature = (path))]
     fn write_to(&mut self, path: Option<&str>) -> PyResult<()> {
-        self.file = None;
-        if let Some(path) = path {
-            self.file = Some(OpenOptions::new().write(true).open(path)?);
-        }
+        self.file = match path {
+            Some(path) => Some(OpenOptions::new().write(true).open(path)?),
+            None => None,
+        };
         Ok(())
     }
 }

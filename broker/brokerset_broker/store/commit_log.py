@@ -120,13 +120,12 @@ class CommitLog(LogCursor):
             file = self.files.find(self.max_offset) or self.files.add(self.max_offset)
             self._enter(file)
         if self.max_offset + size + BLANK_SIZE_MIN > file.end:
-            following = self.files.add()
-            BLANK.pack_into(
-                self.map, self.max_offset - self.map_start, file.end - self.max_offset, MAGIC_BLANK
-            )
+            following = self.files.find(file.end) or self.files.add()  # it is there if entering it failed
+            last, position = self.map, self.max_offset - self.map_start
+            self._enter(following)
+            BLANK.pack_into(last, position, file.end - self.max_offset, MAGIC_BLANK)
             self.max_offset = file.end
             file = following
-            self._enter(file)
         self._look_ahead(file, self.max_offset + size)
 
     def receiving_file(self, offset: int) -> MappedFile:
@@ -146,14 +145,22 @@ class CommitLog(LogCursor):
         return file
 
     def _enter(self, file: MappedFile) -> None:
+        """Write to this file from now on. OSError: nothing has changed."""
         if file.reserved < file.size:
             self.files.reserve(file, file.size)
-        self._leave_file()
-        self._file = file
-        self.map = memoryview(file.map)
-        self.map_start = file.start
+        mapped = memoryview(file.map)
+        file.begin_writing()
         if self._cursor_writes:
             self.write_to(str(file.path))
+        if file is not self._file:
+            self._leave_file()
+        self._file, self.map, self.map_start = file, mapped, file.start
+
+    def close(self) -> None:
+        """Put nothing any more: let go of the file that is written."""
+        self.limit = -1
+        self._leave_file()
+        self.write_to(None)
 
     def _leave_file(self) -> None:
         """Write no more to the present file."""

@@ -381,6 +381,7 @@ class MessageStore(StoreReads):
             await self.flusher.flush()
         self.flusher.close()
         await asyncio.sleep(0)  # a flush that outlasted its time-out tells now whether it failed
+        self.log.close()
         self.log.files.forget_prepared()
         for queue in self.queues_table:
             queue.files.forget_prepared()
@@ -399,6 +400,7 @@ class MessageStore(StoreReads):
         """Let go of the folder at once, as a crash would: nothing is flushed, and the next start recovers."""
         self._stop("the store was abandoned")
         self.flusher.close()
+        self.log.close()
         self._executor.shutdown()
         if self._lock is not None:
             self._lock.release()

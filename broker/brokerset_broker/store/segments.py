@@ -117,17 +117,21 @@ class MappedFile:
     def write(self, position: int, data: bytes | memoryview) -> None:
         """Write to the file by a system call, which makes no page that it then overwrites. OSError: whoever
         reads the mapping finds any part of `data`. The descriptor is kept until `end_writing`."""
-        if self._descriptor < 0:
-            self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
+        self.begin_writing()
         written = os.pwrite(self._descriptor, data, position)
         while written < len(data):
             written += os.pwrite(self._descriptor, data[written:], position + written)
 
+    def begin_writing(self) -> None:
+        """Open the file for `write`, so that a lack of descriptors is no failure of the disk. OSError."""
+        if self._descriptor < 0:
+            self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
+
     def end_writing(self) -> None:
         """Let go of what `write` needs; it opens the file again."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
     def reserve(self, end: int, step: int) -> None:
         """Make sure that positions up to `end` may be written, and some more; OSError if the disk is full."""
@@ -137,7 +141,8 @@ class MappedFile:
         self.reserved = target
 
     def fill(self, position: int, size: int) -> None:
-        """Write zeros from `position` on, up to `size` bytes, once those of the last call are used up.
+        """Write zeros from `position` on, up to `size` bytes and `ZERO_CHUNK_BYTES`, once those of the last
+        call are used up.
 
         Nothing may be behind `position` yet. A block that was never written is changed in the file system's
         journal as well when it is synced, one that holds zeros is not. An error means no more than that the
@@ -146,7 +151,7 @@ class MappedFile:
         if position <= self.filled:
             return
         begin = position + -position % _PAGE
-        self.filled = end = min(begin + size, self.size)
+        self.filled = end = min(begin + min(size, ZERO_CHUNK_BYTES), self.size)
         if begin >= end:
             return
         try:

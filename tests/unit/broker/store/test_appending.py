@@ -14,6 +14,7 @@ import pytest
 from brokerset_broker.store import Appended, MessageStore, PutStatus, StoreRefused
 from brokerset_broker.store.dispatch import derived
 from brokerset_broker.store.message_store import PlainMessage
+from brokerset_broker.store.segments import MappedFile
 from brokerset_formats.batches import BatchItem
 from brokerset_formats.hosts import Host
 from brokerset_formats.names import SCHEDULE_TOPIC
@@ -316,6 +317,56 @@ def test_a_disk_that_does_not_take_the_log_stops_the_store(
         stores.append(store)
 
 
+@pytest.mark.parametrize("lacking", ["descriptor", "mapping", "native descriptor"])
+def test_a_roll_that_fails_half_way_refuses_messages_and_is_made_again(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch, lacking: str
+) -> None:
+    """The process has no descriptor or mapping left for a moment: nothing has changed, and all goes on."""
+    store = stores.open()
+    store.log.use_calls()
+    bodies = [bytes([number]) * 18_000 for number in range(6)]
+    for body in bodies[:3]:
+        stores.append(store, body)
+    before = (store.max_offset, store.log.map_start, store.tail("T", 0))
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    match lacking:
+        case "descriptor":
+            monkeypatch.setattr(MappedFile, "begin_writing", fail)
+        case "mapping":
+            monkeypatch.setattr(MappedFile, "map", property(fail))
+        case _:
+            monkeypatch.setattr(type(store.log), "write_to", fail)
+    for _ in range(2):
+        with pytest.raises(StoreRefused) as refused:
+            stores.append(store, bodies[3])
+        assert refused.value.status is PutStatus.SERVICE_NOT_AVAILABLE
+    monkeypatch.undo()
+
+    assert (store.max_offset, store.log.map_start, store.tail("T", 0)) == before
+    assert store.stopped is None
+    for body in bodies[3:]:
+        stores.append(store, body)
+    found = store.get("T", 0, 0, 32, 1 << 20)
+    records = b"".join(found.parts)
+    rest = store.get("T", 0, found.next_queue_offset, 32, 1 << 20)
+    assert _bodies(records + b"".join(rest.parts)) == bodies
+    assert [file.path.stat().st_size for file in store.log.files.files] == [65_536, 65_536]
+
+
+def test_a_closed_store_has_no_file_open(stores: Stores) -> None:
+    """Nor does one that lets go of its folder without an order."""
+    store = stores.open()
+    stores.append(store)
+    assert _open_files(stores.root / "commitlog") != []
+
+    store.abandon()
+
+    assert _open_files(stores.root / "commitlog") == []
+
+
 def test_no_descriptor_of_the_log_is_kept_but_the_last(stores: Stores) -> None:
     """The file that is written is open; those before it are not, nor is it when the log follows a master."""
     store = stores.open()
@@ -327,6 +378,15 @@ def test_no_descriptor_of_the_log_is_kept_but_the_last(stores: Stores) -> None:
     store.log.begin_at(store.log.max_offset, store.log.store_timestamp)
 
     assert _open_files(stores.root / "commitlog") == []
+
+
+def _bodies(data: bytes) -> list[bytes]:
+    found, position = [], 0
+    while position < len(data):
+        record = decode_record(data, position)
+        found.append(record.body)
+        position += record.size
+    return found
 
 
 def _open_files(folder: Path) -> list[Path]:
