@@ -27,7 +27,11 @@ def test_both_ways_find_the_same(pieces: list[bytes], begins_with_id: bool) -> N
 @given(
     st.lists(st.lists(PIECES, max_size=5), min_size=1, max_size=3),
     st.lists(
-        st.tuples(st.integers(0, 2), st.sampled_from([b"", b"UNIQ_KEY\x01", b"UNIQ_KEY\x01id9"])), max_size=8
+        st.tuples(
+            st.integers(0, 2),
+            st.sampled_from([b"", b"UNIQ_KEY\x01", b"UNIQ_KEY\x01id9", b"TAGS\x01T\x02UNIQ_KEY\x01id9"]),
+        ),
+        max_size=8,
     ),
 )
 def test_the_messages_of_a_batch_are_found_as_single_ones(

@@ -123,7 +123,7 @@ def derived_of_batch(properties_of_all: Sequence[bytes]) -> list[Derived]:
         new = derived(properties)
         found.append(new)
         end = properties.find(b"\x02", _UNIQ_KEY_SIZE)
-        if end > 0 and new[2] is None:
+        if end > 0 and new[2] is None and properties[:_UNIQ_KEY_SIZE] == _UNIQ_KEY:
             code, rest = new[0], properties[end:]
             stop = -len(rest)
     return found
