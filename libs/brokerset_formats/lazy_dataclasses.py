@@ -54,6 +54,7 @@ class _Lazy:
         namespace |= {name: self._stub(name) for name in self.methods if name not in namespace}
         namespace |= {
             "__slots__": tuple(names),
+            "__match_args__": () if kw_only else _by_place(plain, names),
             "__dataclass_fields__": _Fields(self),
             "__setattr__": _set_attribute,
             "__delattr__": _delete_attribute,
@@ -65,13 +66,13 @@ class _Lazy:
     def complete(self) -> dict[str, Field[Any]]:
         """Make the methods; returns the fields. Threads that do it at once make the same ones."""
         made = vars(self.made)
-        if "__match_args__" not in made:
+        if "__dataclass_params__" not in made:
             plain = self.plain
             namespace = {name: value for name, value in vars(plain).items() if name not in _OF_INSTANCES}
             copied = _new_class(plain, namespace)
             source = _dataclass(frozen=True, kw_only=self.kw_only, order=self.order)(copied)
             self.made.__dataclass_fields__ = source.__dataclass_fields__
-            for name in (*self.methods, "__dataclass_params__", "__match_args__"):
+            for name in (*self.methods, "__dataclass_params__"):
                 setattr(self.made, name, vars(source)[name])
         found: dict[str, Field[Any]] = made["__dataclass_fields__"]
         return found
@@ -98,7 +99,14 @@ class _Fields:
         return self._lazy.complete()
 
 
+def _by_place(plain: type[Any], names: list[str]) -> tuple[str, ...]:
+    """The fields in the order in which they are given."""
+    inherited: tuple[str, ...] = getattr(plain, "__match_args__", ())
+    return (*inherited, *(name for name in names if name not in inherited))
+
+
 def _new_class(like: type[Any], namespace: dict[str, Any]) -> type[Any]:
+    namespace = namespace | {"__qualname__": like.__qualname__}
     return type.__new__(type(like), like.__name__, like.__bases__, namespace)
 
 

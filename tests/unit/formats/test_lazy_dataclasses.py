@@ -160,10 +160,31 @@ def test_methods_of_the_class_itself_stay() -> None:
         Checked(-1)
 
 
-def test_patterns_match_by_place() -> None:
-    match Ordered(1, 2):
-        case Ordered(first, second):
-            assert (first, second) == (1, 2)
+def test_patterns_match_by_place(fresh: type[Any]) -> None:
+    """Also a value that was made without a call, as the first use of its class."""
+    match Child(1, "a", (2,), True):
+        case Child(number, text, items, more):
+            assert (number, text, items, more) == (1, "a", (2,), True)
+    value = object.__new__(fresh)
+    fresh.__dict__["number"].__set__(value, 1)
+    match value:
+        case fresh(number):
+            assert number == 1
+
+
+class Outer:
+    """Has a class within it."""
+
+    @dataclass(frozen=True, slots=True)
+    class Inner:
+        """Named by where it is."""
+
+        number: int
+
+
+def test_a_class_within_another_keeps_its_name() -> None:
+    assert repr(Outer.Inner(1)) == "Outer.Inner(number=1)"
+    assert pickle.loads(pickle.dumps(Outer.Inner(1))) == Outer.Inner(1)
 
 
 def test_copies_are_equal() -> None:
