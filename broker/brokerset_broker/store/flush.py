@@ -34,9 +34,12 @@ class SyncThread:
     def __init__(self) -> None:
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._closed = False
 
     def submit(self, work: Callable[[], None]) -> None:
         """Have `work` done, which raises nothing."""
+        if self._closed:
+            raise RuntimeError("the thread that flushes has been ended")
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="store-flush", daemon=True)
             self._thread.start()
@@ -48,6 +51,7 @@ class SyncThread:
 
     def close(self) -> None:
         """End it; what was submitted is done first."""
+        self._closed = True
         if self._thread is not None:
             self._work.put(None)
             self._thread.join()
