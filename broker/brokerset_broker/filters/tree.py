@@ -15,7 +15,13 @@ from typing import TypeAlias
 from brokerset_broker.filters.java_numbers import double_text
 
 TREE_DEPTH_MAX = 128
-"""Levels of a tree. Compilation takes two frames of Python's stack for each, of which there are 1,000."""
+"""Levels of a tree. Compilation takes up to three frames of Python's stack for each, of 1,000."""
+
+TEXT_DEPTH_MAX = 32
+"""Levels that a message shows; it is made while the parser's frames are on the stack, too."""
+
+TEXT_SIZE_MAX = 4_096
+"""Characters of any node in a message: the value of BETWEEN is there twice, and may have a BETWEEN in it."""
 
 
 class Ordering(Enum):
@@ -182,12 +188,16 @@ def all_nodes(root: Node) -> Iterator[tuple[Node, int]]:
 
 
 def java_text(node: Node, depth: int = 1) -> str:
-    """`toString` of Java's expression, for messages; what is deeper than a tree may be is `...`."""
-    if depth > TREE_DEPTH_MAX:
+    """`toString` of Java's expression, for messages; what is too deep or too long is `...`."""
+    if depth > TEXT_DEPTH_MAX:
         return "..."
+    text = _java_text(node, depth + 1)
+    return text if len(text) <= TEXT_SIZE_MAX else text[:TEXT_SIZE_MAX] + "..."
 
+
+def _java_text(node: Node, below: int) -> str:
     def text(child: Node) -> str:
-        return java_text(child, depth + 1)
+        return java_text(child, below)
 
     match node:
         case Literal(value):

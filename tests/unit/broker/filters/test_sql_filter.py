@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 
 from brokerset_broker.filters import EvaluationFailed, FilterError, compile_filter
@@ -245,6 +247,49 @@ def test_what_is_as_large_as_allowed_is_compiled_and_evaluated() -> None:
 
     assert results == [True, True, True, True, True]
     assert len(chain.names) == 2_001
+
+
+DEEPEST = [
+    "(" * NESTING_MAX + "a = 5" + ")" * NESTING_MAX,
+    "(NOT " * (NESTING_MAX - 1) + "(a = 5)" + ")" * (NESTING_MAX - 1),
+    "+(" * NESTING_MAX + "a = 5" + ")" * NESTING_MAX,
+    "(a = 5 AND " * NESTING_MAX + "a = 5" + ")" * NESTING_MAX,
+    "(" * (NESTING_MAX - 1) + "a = 5" + " = TRUE)" * (NESTING_MAX - 1),
+    "TRUE = (" * (NESTING_MAX - 1) + "a = 5" + ")" * (NESTING_MAX - 1),
+    "a = 5" + " = TRUE" * (TREE_DEPTH_MAX - 2),
+    "a" + " CONTAINS 'x'" * (TREE_DEPTH_MAX - 1),
+]
+
+
+def _deeper(frames: int, expression: str) -> object:
+    return _deeper(frames - 1, expression) if frames else compile_filter(expression).evaluate(MESSAGE)
+
+
+@pytest.mark.parametrize("expression", DEEPEST, ids=[text[:16] for text in DEEPEST])
+def test_the_deepest_expressions_need_less_than_half_of_the_stack(expression: str) -> None:
+    """A broker compiles within a task, and evaluates below a pull: some of the 1,000 frames are taken."""
+    used = len(inspect.stack(0))
+
+    assert _deeper(500 - used, expression) in (True, False)
+
+
+@pytest.mark.parametrize(
+    "value", ["-(x BETWEEN 1 AND 2)", "-(x NOT BETWEEN 1 AND 2)", "-(a CONTAINS 'x')", "-(a = 5 OR a = 6)"]
+)
+def test_a_value_within_a_value_takes_no_time_that_doubles(value: str) -> None:
+    """Java has the value of BETWEEN twice, in its tree and in messages: 2^60 of the innermost one here."""
+    for _ in range(NESTING_MAX - 4):
+        value = f"-({value} BETWEEN 1 AND 2)"
+
+    compiled = compile_filter(f"{value} IS NULL")
+    with pytest.raises(FilterError) as raised:
+        compile_filter(f"{value} > '4' OR {value} AND 5 = 5")
+    with pytest.raises(FilterError) as not_a_condition:
+        compile_filter(value)
+
+    assert compiled.evaluate(MESSAGE) is True
+    assert raised.value.reason == "Value ''4'' cannot be compared."
+    assert len(not_a_condition.value.reason) <= REASON_SIZE_MAX + 3
 
 
 def test_properties_are_read_as_everywhere_else() -> None:
