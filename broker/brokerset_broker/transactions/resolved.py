@@ -15,6 +15,8 @@ more, and stores a second final record if that answers with a commit.
 
 A check appends an open half again. Its copies are one transaction: they have one origin and one key. An
 answer may name any of them, so a commit that comes late, while a check is under way, is no second one.
+Java's copies do not name their origin. They are known by the producer's key and time of sending, as long as
+the progress has not passed the half that they were made of: after a failover it is seconds behind.
 """
 
 from __future__ import annotations
@@ -26,13 +28,17 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from brokerset_formats.records import Record
-from brokerset_formats.transactions import origin_of, unique_key_of
+from brokerset_formats.transactions import check_times_of, origin_of, unique_key_of
 
 RECENT_MAX: Final = 65_536
 """Ended transactions that are remembered after the progress has passed them, for answers that come twice."""
 
-TRACKED_MAX: Final = 1_000_000
-"""Halves at or above the progress; about 300 MB. At this number new halves are to be refused."""
+OPEN_MAX: Final = 300_000
+"""Halves that are not resolved, of about 700 bytes each; at this number new ones are to be refused."""
+
+RESOLVED_MAX: Final = 1_000_000
+"""Resolved halves behind an open one; a pass lets the progress get past them. About 300 bytes each, if each
+has an op record of its own, and 100 in larger turns."""
 
 
 class Ending(Enum):
@@ -77,7 +83,10 @@ def key_of(half: Record) -> TransactionKey:
 
 @dataclass(slots=True)
 class _Transaction:
-    key: TransactionKey
+    sent: tuple[bytes, int]
+    """UNIQ_KEY and bornTimestamp, which all copies keep."""
+    keys: list[TransactionKey]
+    """More than one where Java made copies."""
     copies: dict[int, int] = field(default_factory=dict)
     """Queue offset -> commit log offset of those at or above the progress, oldest first."""
     ending: Ending | None = None
@@ -97,11 +106,13 @@ class Resolved:
     __slots__ = (
         "_at",
         "_by_offset",
+        "_done",
         "_half_end",
         "_loading",
         "_op_end",
         "_ops",
         "_recent",
+        "_sent",
         "_transactions",
         "_without_op",
         "half_progress",
@@ -116,7 +127,9 @@ class Resolved:
         self._loading = True
         self._transactions: dict[TransactionKey, _Transaction] = {}
         self._at: dict[int, _Transaction] = {}
+        self._sent: dict[tuple[bytes, int], _Transaction] = {}
         self._by_offset: dict[int, int] = {}
+        self._done: set[int] = set()
         self._ops: deque[tuple[int, int]] = deque()
         self._without_op: dict[int, None] = {}
         self._recent: dict[TransactionKey, Ending] = {}
@@ -127,14 +140,11 @@ class Resolved:
         """A record of the half topic; a copy of an ended transaction has ended with it."""
         queue_offset = half.queue_offset
         self._half_end = max(self._half_end, queue_offset + 1)
-        if queue_offset < self.half_progress or queue_offset in self._at:
+        if queue_offset < self.half_progress or queue_offset in self._at or queue_offset in self._done:
             return
-        key = key_of(half)
-        transaction = self._transactions.get(key)
+        transaction = self._found_for(half)
         if transaction is None:
-            transaction = self._transactions[key] = _Transaction(key)
-            if (ending := self._recent.pop(key, None)) is not None and ending is not Ending.GIVEN_UP:
-                transaction.ending, transaction.in_log = ending, True
+            transaction = self._begun(half)
         elif transaction.ending is Ending.GIVEN_UP:
             transaction.ending, transaction.in_log = None, False  # resumed by an administrator
         transaction.copies[queue_offset] = half.offset
@@ -142,6 +152,26 @@ class Resolved:
         self._by_offset[half.offset] = queue_offset
         if transaction.ending is not None:
             self._without_op[queue_offset] = None
+
+    def _begun(self, half: Record) -> _Transaction:
+        key = key_of(half)
+        sent = (key.unique_key, half.born_timestamp)
+        transaction = self._transactions[key] = self._sent[sent] = _Transaction(sent, [key])
+        ending = self._recent.pop(key, None)
+        if ending is not None and ending is not Ending.GIVEN_UP:
+            transaction.ending, transaction.in_log = ending, True
+        return transaction
+
+    def _found_for(self, half: Record) -> _Transaction | None:
+        """The transaction that a new half is a copy of, which Java's copies do not say."""
+        key = key_of(half)
+        transaction = self._transactions.get(key)
+        if transaction is None and key.origin == half.queue_offset and check_times_of(half):
+            transaction = self._sent.get((key.unique_key, half.born_timestamp))
+            if transaction is not None:
+                transaction.keys.append(key)
+                self._transactions[key] = transaction
+        return transaction
 
     def final_stored(self, prepared_transaction_offset: int) -> None:
         """The final record of a commit; one whose half lies below the progress is old, and says nothing."""
@@ -167,6 +197,10 @@ class Resolved:
             self._named(queue_offset)
         for queue_offset in named:
             self._without_op.pop(queue_offset, None)
+        for queue_offset in named:
+            transaction = self._at.get(queue_offset)
+            if transaction is not None and not self._without_op.keys() & transaction.copies.keys():
+                self._settle(transaction)
 
     def _named(self, queue_offset: int) -> None:
         transaction = self._at.get(queue_offset)
@@ -178,6 +212,13 @@ class Resolved:
             self._without_op.update(dict.fromkeys(transaction.copies))
         transaction.in_log = True
 
+    def _settle(self, transaction: _Transaction) -> None:
+        """All is in the log: only that the halves are resolved needs to be known, and the end for a while."""
+        for queue_offset, offset in transaction.copies.items():
+            del self._at[queue_offset], self._by_offset[offset]
+            self._done.add(queue_offset)
+        self._forget(transaction)
+
     def finals_scan_start(self) -> int | None:
         """With all halves and ops fed: commit log offset from which final records are to be fed; None: none.
 
@@ -185,12 +226,7 @@ class Resolved:
         scan is as long as the oldest open half is old: a pass of checks leaves none behind for long.
         """
         return min(
-            (
-                offset
-                for transaction in self._transactions.values()
-                if transaction.ending is None
-                for offset in transaction.copies.values()
-            ),
+            (offset for offset, number in self._by_offset.items() if self._at[number].ending is None),
             default=None,
         )
 
@@ -235,26 +271,37 @@ class Resolved:
             del self._by_offset[transaction.copies.pop(queue_offset)]
             self._without_op.pop(queue_offset, None)
             if not transaction.copies:
-                del self._transactions[transaction.key]
-                self._remember(transaction)
+                self._forget(transaction)
+        if self._done:
+            self._drop_done(half_progress)
         self.half_progress = max(self.half_progress, half_progress)
         self._half_end = max(self._half_end, half_progress)
         while self._ops and self._ops[0][1] < self.half_progress:
             self._ops.popleft()
 
+    def _drop_done(self, end: int) -> None:
+        if end - self.half_progress > len(self._done):
+            self._done = {queue_offset for queue_offset in self._done if queue_offset >= end}
+        else:
+            self._done.difference_update(range(self.half_progress, end))
+
     @staticmethod
     def _is_passed(transaction: _Transaction, queue_offset: int) -> bool:
         return transaction.in_log or max(transaction.copies) > queue_offset
 
-    def _remember(self, transaction: _Transaction) -> None:
-        if len(self._recent) >= RECENT_MAX:
-            del self._recent[next(iter(self._recent))]
-        self._recent[transaction.key] = transaction.ending or Ending.GIVEN_UP
+    def _forget(self, transaction: _Transaction) -> None:
+        if self._sent.get(transaction.sent) is transaction:
+            del self._sent[transaction.sent]
+        for key in transaction.keys:
+            del self._transactions[key]
+            if len(self._recent) >= RECENT_MAX:
+                del self._recent[next(iter(self._recent))]
+            self._recent[key] = transaction.ending or Ending.GIVEN_UP
 
     # -- what is known ------------------------------------------------------------------------------------
 
     def tracked_below(self, queue_offset: int) -> list[int]:
-        """Queue offsets of the known halves from the progress up to there, in their order."""
+        """Queue offsets of the halves from the progress up to there that are not resolved for good."""
         if queue_offset - self.half_progress > len(self._at):
             return sorted(known for known in self._at if known < queue_offset)
         return [known for known in range(self.half_progress, queue_offset) if known in self._at]
@@ -272,7 +319,7 @@ class Resolved:
     @property
     def is_full(self) -> bool:
         """Whether new halves are to be refused (code 2), because too many are tracked."""
-        return len(self._at) >= TRACKED_MAX
+        return len(self._at) >= OPEN_MAX or len(self._done) >= RESOLVED_MAX
 
     def ending_of(self, half: Record) -> Ending | None:
         """How the transaction of a half ended; None while it is open."""
@@ -292,7 +339,7 @@ class Resolved:
         """What a pass of checks has to do with the half there."""
         transaction = self._at.get(queue_offset)
         if transaction is None:
-            return State.UNKNOWN
+            return State.RESOLVED if queue_offset in self._done else State.UNKNOWN
         if transaction.in_log:
             return State.RESOLVED
         if max(transaction.copies) > queue_offset:
