@@ -93,7 +93,7 @@ def to_half(message: Message) -> Message:
 
     What checks write is removed, which Java does not do: an application that passes on the properties of a
     committed message would have its half taken for a copy of another one. FormatError if the message has no
-    UNIQ_KEY, by which its producer would know it again.
+    UNIQ_KEY: brokers give one to messages without.
     """
     unique = find_property(message.properties, Property.UNIQ_KEY.encode())
     if unique is None:

@@ -2,7 +2,8 @@
 
 Source: `EndTransactionProcessor` of Java 5.5, in its order. Other than Java:
 
-* A transaction ends once. The same end again is answered as done, and stores nothing; the other is refused.
+* A transaction ends once. The same end again is answered as done, and stores nothing; the other is refused
+  (issue 2694: Java delivers what a check has rolled back).
 * A late end of a half that was given up is refused: what was given up is an administrator's to resume.
 * The ids in the request have to be the half's: after a failover another may have the place of a lost one.
 """
@@ -149,7 +150,11 @@ def _mismatch(request: EndTransaction, half: Record) -> str | None:
 
 
 def _names(request: EndTransaction, half: Record) -> bool:
-    """Whether one of the request's ids is the half's; old clients send the id that ends in its offset."""
+    """Whether one of the request's ids is the half's; old clients send the id that ends in its offset.
+
+    An application that sends one `Message` object again uses its key again. Then an answer for a lost half
+    may meet the second one at the same place, as with Java.
+    """
     given = [text for text in (request.msg_id, request.transaction_id) if text]
     if not given or f"{half.offset:016X}" in (text[-16:] for text in given):
         return True

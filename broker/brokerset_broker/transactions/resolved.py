@@ -14,7 +14,8 @@ Java writes op records seconds later, and forgets those that it did not write: i
 more, and stores a second final record if that answers with a commit.
 
 A check appends an open half again. Its copies are one transaction: they have one origin and one key. An
-answer may name any of them, so a commit that comes late, while a check is under way, is no second one.
+answer may name any of them, so a commit that comes late, while a check is under way, is no second one. It
+ends the newest copy, too, which Java goes on to check (issue 8158).
 Java's copies do not name their origin. They are known by the producer's key and time of sending, as long as
 the progress has not passed the half that they were made of: after a failover it is seconds behind.
 """
@@ -119,7 +120,11 @@ class Resolved:
     )
 
     def __init__(self, half_progress: int = 0, op_progress: int = 0) -> None:
-        """The progress of CID_RMQ_SYS_TRANS on both topics, not below the beginnings of their queues."""
+        """The progress of CID_RMQ_SYS_TRANS on both topics, which has to lie inside of their queues.
+
+        Halves below it are never checked, so one beyond the end (its file outlived the log) would lose the
+        next ones: take the end of the queue then.
+        """
         self.half_progress = half_progress
         """Queue offset in the half topic below which nothing is open."""
         self._half_end = half_progress

@@ -154,7 +154,7 @@ def test_an_open_half_is_copied_and_its_producer_asked(store: Store) -> None:
 
 
 def test_an_answer_to_the_old_copy_ends_the_new_one(store: Store) -> None:
-    """The producer's own commit may be late, while the check is under way."""
+    """The producer's own commit may be late, after some checks; Java goes on asking (issue 8158)."""
     half = store.half()
     store.check()
 
