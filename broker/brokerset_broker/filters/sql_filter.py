@@ -1,0 +1,46 @@
+"""A filter by SQL92: an expression, compiled once, that says for each message whether a consumer gets it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from brokerset_broker.filters.errors import CannotEvaluate, EvaluationFailed
+from brokerset_broker.filters.evaluation import Condition, compile_condition
+from brokerset_broker.filters.expression_parser import parse
+from brokerset_broker.filters.tree import Property, all_nodes
+
+
+@dataclass(frozen=True, slots=True)
+class SqlFilter:
+    """A compiled expression; made by `compile_filter`."""
+
+    expression: str
+    ignored: str
+    """Text behind the complete expression, which has no effect, as with Java: worth a warning."""
+    names: frozenset[str]
+    """The properties that the expression asks for."""
+    _condition: Condition = field(repr=False, compare=False)
+
+    def evaluate(self, properties: bytes) -> bool | EvaluationFailed | None:
+        """What the expression is for a message, from the bytes of its properties as the record has them.
+
+        Only `True` matches; `None` is null. Nothing is raised.
+        """
+        try:
+            return self._condition(b"\x02" + properties + b"\x02")
+        except CannotEvaluate as error:
+            return EvaluationFailed(str(error))
+
+    def matches(self, properties: bytes) -> bool:
+        """Whether the consumer gets the message; a failed evaluation is no match."""
+        try:
+            return self._condition(b"\x02" + properties + b"\x02") is True
+        except CannotEvaluate:
+            return False
+
+
+def compile_filter(expression: str) -> SqlFilter:
+    """Compile an expression of `SQL92`. Raises `FilterError`, whose `remark` is the answer to the client."""
+    parsed = parse(expression)
+    names = frozenset(node.name for node, _ in all_nodes(parsed.root) if isinstance(node, Property))
+    return SqlFilter(expression, parsed.ignored, names, compile_condition(parsed.root))
