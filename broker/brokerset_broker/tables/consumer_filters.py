@@ -276,7 +276,7 @@ class ConsumerFilters:
 
     def _leave(self, entry: RegisteredFilter) -> None:
         if not entry.data.is_dead:
-            entry.data = entry.data.left(self._clock.now_ms())
+            entry.data = entry.data.left(max(self._clock.now_ms(), entry.data.born_ms))
             self._file.touch()
 
     def _snapshot(self) -> Callable[[], bytes]:
