@@ -212,6 +212,19 @@ async def test_a_waiting_pull_wakes_for_a_message_that_matches_and_for_no_other(
         assert (ended.code, ended.ext["nextBeginOffset"]) == (19, "5")
 
 
+async def test_a_waiting_pull_is_answered_when_more_came_than_one_pull_examines(setup: Setup) -> None:
+    """It must not wait with messages before it that nobody has examined."""
+    async with setup.pair(enable_property_filter=True) as (broker, client):
+        await client.create_topic("t")
+        await send(client, 0)
+        waiting = asyncio.create_task(client.pull("t", 1, expression="a > 3", suspend_ms=15_000, **SQL))
+        await setup.until(lambda: len(broker.parked_pulls) == 1)
+        await client.send_batch("t", [b"x"] * 300)
+
+        answer = await waiting
+        assert (answer.code, answer.ext["nextBeginOffset"]) == (20, "257")
+
+
 async def test_a_waiting_pull_skips_nothing_by_a_filter_that_was_replaced(setup: Setup) -> None:
     async with setup.pair(enable_property_filter=True) as (broker, client):
         await client.create_topic("t")
