@@ -35,7 +35,7 @@ class PropertyFilter(Protocol):
     """What a consumer wants of messages, by their properties."""
 
     units_max: int
-    """Messages that one `get` examines at most when fewer are wanted: each is read from the log."""
+    """Messages that one `get` examines at most, 1 or more: each is read from the log."""
 
     def matches(self, properties: bytes) -> bool:
         """Whether a message with these raw properties is wanted."""
@@ -82,7 +82,7 @@ def read_messages(
     in_file = (file.end - position) // UNIT_SIZE
     wanted = min(max(limits.messages, 1), UNITS_MAX)
     if wanted_only is not None:
-        wanted = max(wanted, wanted_only.units_max)
+        wanted = wanted_only.units_max
     elif codes is not None:
         wanted = max(wanted, FILTER_UNITS_MIN)
     count = min(wanted, maximum - queue_offset, in_file)

@@ -38,8 +38,8 @@ FILTERS_MAX: Final = 100_000
 COMPILED_MAX: Final = 512
 """Compiled expressions that are kept for pulls that bring their own; emptied when full."""
 
-COMPILED_SIZE_MAX: Final = 4_096
-"""Characters of an expression that is kept so."""
+COMPILED_SIZE_MAX: Final = 1_048_576
+"""Characters of all these expressions; to compile the longest one takes tens of milliseconds."""
 
 SWEEP_SECONDS: Final = 10.0
 """How often the table is written when it has changed, and searched for what has expired; as in Java."""
@@ -48,14 +48,11 @@ FAILURE_PAUSE_MS: Final = 60_000
 """Shortest time between two log lines about failed evaluations of one filter."""
 
 UNITS_MAX: Final = 256
-"""Messages that one pull examines, at most, when few match: each costs a read of the log, and an evaluation
-of a few microseconds, while every other client waits."""
-
-UNITS_MIN: Final = 32
-"""The same for the longest expression."""
+"""Messages that one pull examines at most: each costs a read of the log and an evaluation, together 3 us or
+more, while every other client waits."""
 
 UNIT_CHARACTERS: Final = 64_000
-"""Characters of the expression, times messages, that one pull examines: the cost grows with both."""
+"""Characters of the expression, times messages, that one pull examines: 4 ms, as the cost grows with both."""
 
 
 def is_sql(expression_type: str) -> bool:
@@ -72,7 +69,7 @@ class CompiledFilter:
         self._sql = sql
         self._clock = clock
         self._silent_until_ms = 0.0
-        self.units_max = max(UNITS_MIN, min(UNITS_MAX, UNIT_CHARACTERS // max(1, len(sql.expression))))
+        self.units_max = max(1, min(UNITS_MAX, UNIT_CHARACTERS // max(1, len(sql.expression))))
         """Messages that one pull may examine."""
 
     @property
@@ -123,6 +120,7 @@ class ConsumerFilters:
         self._groups: dict[str, dict[str, RegisteredFilter]] = {}
         self._count = 0
         self._compiled: dict[str, CompiledFilter] = {}
+        self._compiled_size = 0
 
     def __len__(self) -> int:
         return self._count
@@ -253,10 +251,11 @@ class ConsumerFilters:
             if sql.ignored:
                 log.warning("end of a filter's expression is ignored", expression=expression[:200])
             compiled = CompiledFilter(sql, self._clock)
-            if len(expression) <= COMPILED_SIZE_MAX:
-                if len(self._compiled) >= COMPILED_MAX:
-                    self._compiled.clear()
-                self._compiled[expression] = compiled
+            self._compiled_size += len(expression)
+            if len(self._compiled) >= COMPILED_MAX or self._compiled_size > COMPILED_SIZE_MAX:
+                self._compiled.clear()
+                self._compiled_size = len(expression)
+            self._compiled[expression] = compiled
         return compiled
 
     # -- inside -------------------------------------------------------------------------------------------

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from brokerset_broker.member.role import Role
 from brokerset_formats import native
 from brokerset_protocol.bodies.heartbeat import ConsumerData, HeartbeatData, SubscriptionData
 from brokerset_protocol.commands import Command
 from brokerset_rig.local_servers import Client, Setup
+from brokerset_rig.stack import free_ports
 from brokerset_spec.broker_settings import BrokerSettings
 
 SQL: dict[str, Any] = {"expressionType": "SQL92"}
@@ -82,6 +84,20 @@ async def test_a_pull_brings_its_own_expression(setup: Setup) -> None:
         assert limited.ext["nextBeginOffset"] == "3"
 
 
+async def test_messages_of_a_dledger_are_examined_too(setup: Setup) -> None:
+    """Their records lie inside of entries."""
+    peers = f"n0-127.0.0.1:{free_ports(1)[0]}"
+    async with setup.pair(
+        enable_property_filter=True, enable_dledger_commit_log=True, dledger_peers=peers, dledger_self_id="n0"
+    ) as (broker, client):
+        await setup.until(lambda: broker.part.role().role is Role.MASTER and not broker.part.problems())
+        await client.create_topic("t")
+        await send(client, *range(5))
+
+        pulled = await client.pull("t", 0, expression="a >= 2 AND a <> 3", **SQL)
+        assert setup.bodies(pulled) == [b"2", b"4"]
+
+
 async def test_a_message_that_cannot_be_evaluated_does_not_match(setup: Setup) -> None:
     async with setup.pair(enable_property_filter=True) as (_, client):
         await client.create_topic("t")
@@ -103,8 +119,10 @@ async def test_one_pull_examines_a_bounded_number_of_messages(setup: Setup) -> N
         assert (short.code, short.ext["nextBeginOffset"]) == (20, "256")
         behind = await client.pull("t", 256, expression="a > 3", **SQL)
         assert (behind.code, behind.ext["nextBeginOffset"]) == (20, "300")
-        long = await client.pull("t", 0, expression="a > 3 AND " + " " * 5_000 + "b > 4", **SQL)
-        assert (long.code, long.ext["nextBeginOffset"]) == (20, "32")
+        long = await client.pull("t", 0, expression="a > 3 AND " + " " * 6_000 + "b > 4", **SQL)
+        assert (long.code, long.ext["nextBeginOffset"]) == (20, "10")
+        longest = await client.pull("t", 0, expression="a IS NULL" + " " * 32_000, maxMsgNums=32, **SQL)
+        assert (len(setup.bodies(longest)), longest.ext["nextBeginOffset"]) == (1, "1")
 
 
 @pytest.mark.parametrize(

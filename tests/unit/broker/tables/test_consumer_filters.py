@@ -146,13 +146,18 @@ def test_compiled_expressions_are_kept_up_to_a_limit(
     filters: ConsumerFilters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(consumer_filters, "COMPILED_MAX", 3)
+    monkeypatch.setattr(consumer_filters, "COMPILED_SIZE_MAX", 100)
     first = filters.compile("a = 0")
     assert filters.compile("a = 0") is first
     for number in range(1, 10):
         filters.compile(f"a = {number}")
         assert len(filters._compiled) <= 3
-    long = "a = 1" + " " * consumer_filters.COMPILED_SIZE_MAX
-    assert filters.compile(long) is not filters.compile(long)
+    long = "a = 1" + " " * 60
+    kept = filters.compile(long)
+    assert filters.compile(long) is kept
+    filters.compile(long + " ")
+    assert len(filters._compiled) == 1
+    assert filters.compile(long) is not kept
     with pytest.raises(FilterError):
         filters.compile("a = ")
 
