@@ -57,7 +57,7 @@ OF_JRAFT: Final = {
 
 MEANINGS: Final = {
     RequestCode.SEND_MESSAGE: "Store a message; field names as old clients and the C++ client spell them.",
-    RequestCode.PULL_MESSAGE: "Messages of a queue, filtered by tags; parked when there are none.",
+    RequestCode.PULL_MESSAGE: "Messages of a queue, filtered by tags or SQL92; parked when there are none.",
     RequestCode.QUERY_CONSUMER_OFFSET: "How far a group is.",
     RequestCode.UPDATE_CONSUMER_OFFSET: "A consumer tells how far it is.",
     RequestCode.UPDATE_AND_CREATE_TOPIC: "Create or change a topic; answered when that is on the disk.",

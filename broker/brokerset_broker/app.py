@@ -52,6 +52,7 @@ from brokerset_broker.store.errors import PutStatus
 from brokerset_broker.store.message_store import MessageStore
 from brokerset_broker.store.old_log import close_old_log
 from brokerset_broker.store.queries import StoreQueries
+from brokerset_broker.tables.consumer_filters import ConsumerFilters
 from brokerset_broker.tables.consumers import ConsumerTable
 from brokerset_broker.tables.groups import GroupManager
 from brokerset_broker.tables.locks import QueueLocks
@@ -206,6 +207,7 @@ class Broker:
                         self._clients.run(),
                         self._lock_requests.run(),
                         self._shared_groups.run(),
+                        *([self.filters.run(self._has)] if self.filters is not None else []),
                         self._server.sweep_idle(),
                         self._persist_delays(),
                         self._keep_house(),
@@ -251,6 +253,7 @@ class Broker:
                 self.groups.saved,
                 self.offsets.saved,
                 self.ordered.saved,
+                *([self.filters.saved] if self.filters is not None else []),
             ):
                 try:
                     await write()
@@ -412,6 +415,7 @@ class Broker:
         self.ordered = OrderedTables(settings.store_path_root_dir / "config" / ORDERED_FILE)
         self.ordered_counters = OrderedCounters()
         self.consumers = ConsumerTable(clock)
+        self.filters = ConsumerFilters(settings, clock) if settings.enable_property_filter else None
         self.producers = ProducerTable(clock)
         self.locks = QueueLocks(clock)
         self.stats = BrokerStats(clock)
@@ -481,6 +485,8 @@ class Broker:
         self.offsets.load()
         self.delay.load()
         self.ordered.load()
+        if self.filters is not None:
+            self.filters.load()
         self.store.load(accept_damage=self.settings.accept_damaged_store)
         self._loaded = True
         self.store.start()
@@ -524,7 +530,7 @@ class Broker:
         pull = PullProcessor(
             live=live, store=store, topics=topics, groups=groups, consumers=consumers, offsets=offsets,
             parked_pulls=self.parked_pulls, admission=admission, stats=stats, access=access,
-            shared=self._shared_groups,
+            shared=self._shared_groups, filters=self.filters,
         )  # fmt: skip
         part = self._plain_part
         if native.core is not None and self.send_lane is not None and part is not None:
@@ -542,6 +548,7 @@ class Broker:
             consumers=consumers,
             producers=self.producers,
             changes=changes,
+            filters=self.filters,
         )
         self._lock_requests = LockProcessor(locks, topics, access)
         offset_requests = OffsetProcessor(
@@ -613,6 +620,9 @@ class Broker:
         self.parked_pulls.arrived(topic, queue_id, next_queue_offset, tags_code)
         if topic == SCHEDULE_TOPIC:
             self.delay.arrived(queue_id)
+
+    def _has(self, topic: str, group: str) -> bool:
+        return topic in self.topics.items and group in self.groups.items
 
     def _when_flushed(self, end: int, callback: Callable[[PutStatus], None]) -> None:
         self.store.when_flushed(

@@ -17,7 +17,7 @@ from brokerset_client.instance import ClientInstance
 from brokerset_client.messages import MessageView
 from brokerset_client.push_consumer import PushConsumer
 from brokerset_client.push_settings import PushSettings
-from brokerset_protocol.bodies.heartbeat import ConsumeFromWhere
+from brokerset_protocol.bodies.heartbeat import ConsumeFromWhere, ExpressionType
 
 CLOSE_SECONDS: Final = 0.05
 """How long the listener may go on at the end; it waits without end by then, see `take`."""
@@ -73,6 +73,7 @@ async def take(
     start: Start,
     handle: Callable[[MessageView], None],
     expression: str = "*",
+    expression_type: str = ExpressionType.TAG,
     count: int | None = None,
     idle_seconds: float | None = None,
     enough: Callable[[], bool] = lambda: False,
@@ -117,7 +118,7 @@ async def take(
         from_timestamp_ms=start.timestamp_ms,
         settings=settings,
     )
-    consumer.subscribe(topic, expression)
+    consumer.subscribe(topic, expression, expression_type=expression_type)
     async with consumer:
         await _until_ended(ended, arrived, idle_seconds)
         # The turn in which the listener returned its verdict must be over before offsets are stored.

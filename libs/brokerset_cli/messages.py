@@ -30,6 +30,7 @@ from brokerset_client.messages import BODY_SIZE_MAX, Message, MessageView
 from brokerset_client.ordered import OrderedClient
 from brokerset_client.ordered.consuming import PulledMessage
 from brokerset_client.producer import Producer
+from brokerset_protocol.bodies.heartbeat import ExpressionType
 
 PRODUCER_GROUP: Final = "brokerset-cli"
 """Producer group of everything that this command sends."""
@@ -255,6 +256,12 @@ def _start(_context: click.Context, _parameter: click.Parameter, text: str) -> S
     help="Only messages with this tag; several as 'A || B'.",
 )
 @click.option(
+    "--sql",
+    metavar="EXPRESSION",
+    help="Only messages whose properties match, such as \"price > 10 AND region = 'eu'\"; brokers need "
+    "enablePropertyFilter=true.",
+)
+@click.option(
     "--wait",
     "idle_seconds",
     type=click.FloatRange(0, min_open=True),
@@ -287,6 +294,7 @@ def consume(
     count: int | None,
     start: Start,
     expression: str,
+    sql: str | None,
     idle_seconds: float | None,
     ordered: bool,
     shared: bool,
@@ -304,6 +312,11 @@ def consume(
         raise click.UsageError("--metrics-port goes with --ordered: usual consumers have no metrics")
     if shared and not ordered:
         raise click.UsageError("--shared goes with --ordered: a usual topic is shared by queues anyway")
+
+    if sql is not None and (ordered or expression != "*"):
+        raise click.UsageError("--sql goes neither with --tag nor with --ordered: a topic has one filter")
+    if sql == "":
+        raise click.UsageError("--sql needs an expression; without it all messages are read")
 
     def show(message: MessageView) -> None:
         if not quiet:
@@ -344,7 +357,8 @@ def consume(
                 group,
                 start=start,
                 handle=handle,
-                expression=expression,
+                expression=expression if sql is None else sql,
+                expression_type=ExpressionType.TAG if sql is None else ExpressionType.SQL92,
                 count=count,
                 idle_seconds=idle_seconds,
             )

@@ -84,6 +84,7 @@ PROPERTIES_BESIDE_CRC_MAX = PROPERTIES_SIZE_MAX - PROPERTY_CRC_SIZE
 
 _crc32 = isal_zlib.crc32
 _LENGTH = struct.Struct(">h")
+_SYS_FLAG = struct.Struct(">i")
 _SIZE_AND_MAGIC = struct.Struct(">II")
 
 COMPUTE_CRC = -1
@@ -235,6 +236,29 @@ def without_property_crc(properties: bytes) -> bytes:
     if PROPERTY_CRC_NAME not in properties:
         return properties
     return b"\x02".join(pair for pair in properties.split(b"\x02") if not pair.startswith(PROPERTY_CRC_NAME))
+
+
+def properties_of(record: Buffer) -> bytes:
+    """The raw properties of a whole record, without reading the rest of it. Raises `RecordError`."""
+    end = len(record)
+    try:
+        size, magic = _SIZE_AND_MAGIC.unpack_from(record)
+        (sys_flag,) = _SYS_FLAG.unpack_from(record, SYS_FLAG_POSITION)
+        body = FIXED.size + V6_EXTRA * (
+            bool(sys_flag & SysFlag.BORN_HOST_V6) + bool(sys_flag & SysFlag.STORE_HOST_V6)
+        )
+        (body_size,) = _SYS_FLAG.unpack_from(record, body - _SYS_FLAG.size)
+        topic = body + body_size + (2 if magic == MAGIC_V2 else 1)
+        topic_size = int.from_bytes(record[body + body_size : topic], "big")
+        (properties_size,) = _LENGTH.unpack_from(record, topic + topic_size)
+    except struct.error as error:
+        raise RecordError(f"{end} bytes are no whole record: {error}") from None
+    start = topic + topic_size + _LENGTH.size
+    if size != end or body_size < 0 or properties_size < 0 or start + properties_size != end:
+        raise RecordError(
+            f"the lengths inside a record of {size} bytes do not add up to the {end} that it has"
+        )
+    return bytes(record[start:])
 
 
 class RecordHead(NamedTuple):

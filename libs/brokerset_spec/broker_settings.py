@@ -258,6 +258,22 @@ class BrokerSettings:
     short_polling_time_mills: int = number(1_000, low=1)
     """Milliseconds that a pull is parked when long polling is off."""
 
+    enable_property_filter: bool = False
+    """Whether consumers may filter by SQL92 over the properties of messages, besides tags."""
+
+    filter_support_retry: bool = False
+    """Whether messages of a retry topic are filtered, too, by the group's filter of the topic whence they
+    came; needs `enablePropertyFilter`."""
+
+    filter_data_clean_time_span: int = number(86_400_000, low=1_000, high=INT64_MAX)
+    """Milliseconds that the SQL92 filter of a group is kept after its last member has left."""
+
+    expect_consumer_num_use_filter: int = number(32, low=1, high=100_000)
+    """Groups for whose bit maps `consumerFilter.json` is written; for a Java broker that goes on with it."""
+
+    max_error_rate_of_bloom_filter: int = number(20, low=1, high=99)
+    """Percent of wrong hits for which the same bit maps are written."""
+
     notify_consumer_ids_changed_enable: bool = True
     """Whether the members of a group are told when one joins or leaves."""
 

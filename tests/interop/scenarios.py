@@ -51,6 +51,7 @@ from brokerset_client import (
 from brokerset_formats.hosts import Host
 from brokerset_formats.message_ids import encode_offset_id
 from brokerset_formats.names import dlq_topic
+from brokerset_protocol.bodies.heartbeat import ExpressionType
 
 Observed = dict[str, object]
 
@@ -411,8 +412,37 @@ async def lite_pull(run: Run) -> Observed:
 
 
 async def filter_tag(run: Run) -> Observed:
-    await run.need("03-send")
     want = [f"body-{number}" for number in range(COUNT) if tag(number) != "B"]
+    bodies = await filtered(run, "it-tag", "A || C", ExpressionType.TAG, want)
+    return {"expression": "TAG A || C", "bodies": bodies}
+
+
+async def filter_sql(run: Run) -> Observed:
+    expression = "i > 3 AND shard IN ('s0','s1') AND name IS NOT NULL"
+    want = [f"body-{number}" for number in range(4, COUNT) if number % 4 < 2]
+    bodies = await filtered(run, "it-sql", expression, ExpressionType.SQL92, want)
+    return {"expression": f"SQL92 {expression}", "bodies": bodies}
+
+
+async def filter_bad_sql(run: Run) -> Observed:
+    await run.need("03-send")
+
+    async def listen(message: MessageView) -> None:
+        raise AssertionError(message)
+
+    consumer = run.consumer("it-bad-sql", listener=listen)
+    consumer.subscribe(run.name("it-send"), "i > ", expression_type=ExpressionType.SQL92)
+    try:
+        async with consumer:
+            raise AssertionError("a consumer with a bad expression was started")
+    except RequestRefused as refused:
+        lines = refused.remark.splitlines()
+        return {"code": int(refused.code), "expression": "SQL92 i > ", "message": lines[0]}
+
+
+async def filtered(run: Run, group: str, expression: str, kind: str, want: list[str]) -> object:
+    """The bodies that a group gets of what was sent, in order; no others come."""
+    await run.need("03-send")
     got: list[MessageView] = []
     enough = asyncio.Event()
 
@@ -421,14 +451,14 @@ async def filter_tag(run: Run) -> Observed:
         if len(got) >= len(want):
             enough.set()
 
-    consumer = run.consumer("it-tag", listener=listen)
-    consumer.subscribe(run.name("it-send"), "A || C")
+    consumer = run.consumer(group, listener=listen)
+    consumer.subscribe(run.name("it-send"), expression, expression_type=kind)
     async with consumer:
         async with asyncio.timeout(WAIT_SECONDS):
             await enough.wait()
         await asyncio.sleep(0.3)
     assert in_order(got) == want
-    return {"expression": "TAG A || C", "bodies": in_order(got)}
+    return in_order(got)
 
 
 async def offset_store(run: Run) -> Observed:
@@ -776,6 +806,8 @@ SCENARIOS: Final[dict[str, Callable[[Run], Awaitable[Observed]]]] = {
     "06-pull": pull,
     "07-lite-pull": lite_pull,
     "08-filter-tag": filter_tag,
+    "09-filter-sql": filter_sql,
+    "10-filter-bad-sql": filter_bad_sql,
     "11-offset-store": offset_store,
     "12-send-async": send_async,
     "13-create-oneway-topic": create_oneway_topic,

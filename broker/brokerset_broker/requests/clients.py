@@ -11,9 +11,11 @@ from collections.abc import Iterable
 
 import structlog
 
+from brokerset_broker.filters import FilterError
 from brokerset_broker.live_settings import LiveSettings
 from brokerset_broker.requests.changes import ChangeLog
 from brokerset_broker.tables.channels import CLIENT_ID_SIZE_MAX, Client
+from brokerset_broker.tables.consumer_filters import ConsumerFilters, is_sql
 from brokerset_broker.tables.consumers import Change, ConsumerTable
 from brokerset_broker.tables.groups import GroupManager
 from brokerset_broker.tables.producers import ProducerTable
@@ -64,8 +66,11 @@ class ClientProcessor:
         consumers: ConsumerTable,
         producers: ProducerTable,
         changes: ChangeLog,
+        filters: ConsumerFilters | None = None,
     ) -> None:
-        """`changes`: a consumer that leaves in order finds its offsets again."""
+        """`changes`: a consumer that leaves in order finds its offsets again. `filters`: those by SQL92, if
+        they are served."""
+        self._filters = filters
         self._changes = changes
         self._live = live
         self._clock = clock
@@ -153,6 +158,8 @@ class ClientProcessor:
         )
         self.announce((change,))
         entry = self._consumers.group(name)
+        if self._filters is not None and entry is not None:
+            self._filters.register(name, (wanted.data for wanted in entry.subscriptions.values()))
         if entry is None or data.heartbeat_fingerprint == 0:
             return True
         before, entry.fingerprint = entry.fingerprint, data.heartbeat_fingerprint
@@ -201,7 +208,12 @@ class ClientProcessor:
             self.expire()
 
     def announce(self, changes: Iterable[Change]) -> None:
-        """Send NOTIFY_CONSUMER_IDS_CHANGED (40) to whom the changes concern."""
+        """Send NOTIFY_CONSUMER_IDS_CHANGED (40) to whom the changes concern; note who has left."""
+        changes = tuple(changes)
+        if self._filters is not None:
+            for change in changes:
+                if change.ended:
+                    self._filters.left(change.group)
         if not self._live.current.notify_consumer_ids_changed_enable:
             return
         for change in changes:
@@ -229,7 +241,13 @@ class ClientProcessor:
         wanted = CheckClientRequest.from_json(command.body).subscription_data
         kind = wanted.expression_type
         if kind not in ("", ExpressionType.TAG):
-            raise _refused(f"The broker does not support consumer to filter message by {kind}")
+            if self._filters is None or not is_sql(kind):
+                raise _refused(f"The broker does not support consumer to filter message by {kind}")
+            try:
+                self._filters.compile(wanted.sub_string)
+            except FilterError as error:
+                raise Rejected(ResponseCode.SUBSCRIPTION_PARSE_FAILED, error.remark) from None
+            return command.reply()
         parse(wanted.topic, wanted.sub_string)
         return command.reply()
 

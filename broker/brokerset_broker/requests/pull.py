@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
+from brokerset_broker.filters import FilterError
 from brokerset_broker.live_settings import LiveSettings
 from brokerset_broker.requests.admission import ENDS_TEXT, Admission
 from brokerset_broker.requests.ordered_access import OrderedAccess
@@ -14,7 +15,15 @@ from brokerset_broker.requests.parked_pulls import ParkedPulls
 from brokerset_broker.requests.replies import pull_reply
 from brokerset_broker.requests.statistics import BrokerStats
 from brokerset_broker.store.message_store import MessageStore
+from brokerset_broker.store.reading import PropertyFilter
 from brokerset_broker.store.results import GetResult, GetStatus
+from brokerset_broker.tables.consumer_filters import (
+    CompiledFilter,
+    ConsumerFilters,
+    RegisteredFilter,
+    RetryFilter,
+    is_sql,
+)
 from brokerset_broker.tables.consumers import ConsumerTable
 from brokerset_broker.tables.groups import GroupManager
 from brokerset_broker.tables.offsets import OffsetManager
@@ -23,6 +32,7 @@ from brokerset_broker.tables.ordered.shared_pulls import PullLog
 from brokerset_broker.tables.ordered.values import ClaimKey
 from brokerset_broker.tables.topics import TopicManager
 from brokerset_formats.config import SubscriptionGroupConfig, TopicConfig
+from brokerset_formats.names import RETRY_PREFIX
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.errors import Rejected
@@ -110,8 +120,11 @@ class _Pull:
         "parked",
         "queue_id",
         "queue_offset",
+        "registered",
         "topic",
         "topic_sys_flag",
+        "waiting",
+        "wanted_only",
     )
 
     connection: Connection
@@ -123,6 +136,15 @@ class _Pull:
     messages_max: int
     bytes_max: int
     codes: frozenset[int] | None
+    wanted_only: PropertyFilter | None
+    """Examines the messages with such codes by their properties."""
+
+    registered: RegisteredFilter | None
+    """Where that comes from if the group's heartbeats registered it."""
+
+    waiting: ParkedPull | None
+    """Set while a pull with `wanted_only` is parked: messages that do not match let it go on waiting."""
+
     topic_sys_flag: int
     group_sys_flag: int
     broadcaster: str | None
@@ -152,9 +174,12 @@ class PullProcessor:
         stats: BrokerStats,
         access: OrderedAccess | None = None,
         shared: SharedGroups | None = None,
+        filters: ConsumerFilters | None = None,
     ) -> None:
-        """`access` says who may pull from ordered subjects, and `shared` gives to Shared groups; without them
-        there are none."""
+        """`access` says who may pull from ordered subjects, `shared` gives to Shared groups, and `filters`
+        are those by SQL92; without them there are none."""
+        self._filters = filters
+        self._filters_retries = filters is not None and live.current.filter_support_retry
         self._access = access
         self._shared = shared
         self._store = store
@@ -201,7 +226,7 @@ class PullProcessor:
         config, group_config = self._check(connection, group, topic, queue_id)
         pull.topic_sys_flag = config.topic_sys_flag
         pull.group_sys_flag = group_config.group_sys_flag
-        pull.broadcaster = pull.owner = None
+        pull.broadcaster = pull.owner = pull.wanted_only = pull.registered = pull.waiting = None
         access = self._access
         if access is not None and (
             PULL_EPOCH in ext or topic in access.ordered.state.fences or access.ordered.claims.raised
@@ -210,14 +235,17 @@ class PullProcessor:
             if PULL_EPOCH in ext:
                 sys_flag &= ~FLAG_COMMIT_OFFSET
         if sys_flag & FLAG_SUBSCRIPTION:
-            pull.codes = self._own_subscription(command, topic)
+            pull.codes = self._own_subscription(pull)
         else:
             pull.codes = self._group_subscription(pull, group_config)
         pull.messages_max = min(messages_max, self._messages_max) if messages_max > 0 else 1
         bytes_text = ext.get("maxMsgBytes")
         pull.bytes_max = self._bytes_limit(bytes_text) if bytes_text else self._bytes_max
         if isinstance(pull.owner, PullLog):
+            self._check_shared(pull)
             return self._pull_shared(pull, pull.owner, suspend_ms if sys_flag & FLAG_SUSPEND else 0)
+        if self._filters_retries and pull.wanted_only is None:
+            pull.wanted_only = self._retry_filter(topic)
         if sys_flag & FLAG_COMMIT_OFFSET:
             self._offsets.commit(
                 group, topic, queue_id, commit_offset, f"{connection.peer[0]}:{connection.peer[1]}"
@@ -225,9 +253,7 @@ class PullProcessor:
         reset = self._offsets.take_reset(group, topic, queue_id)
         if reset is not None:
             return self._reset_reply(pull, reset)
-        result = self._store.get(
-            topic, queue_id, pull.queue_offset, pull.messages_max, pull.bytes_max, pull.codes
-        )
+        result = self._read(pull)
         if result.status is GetStatus.FOUND:
             return self._found(pull, result)
         code, next_offset = self._nothing(pull, result)
@@ -235,6 +261,8 @@ class PullProcessor:
             parked = ParkedPull(
                 topic, queue_id, pull.queue_offset, pull.codes, connection, partial(self._resume, pull)
             )
+            if pull.wanted_only is not None:
+                pull.waiting = parked
             park_ms = suspend_ms if self._park_ms is None else self._park_ms
             if result.status not in _NOT_YET:
                 park_ms = min(park_ms, SLAVE_PARK_MS)
@@ -255,6 +283,16 @@ class PullProcessor:
         if not self._may_say(result, code):
             raise self._ends_unknown()
         return self._missed(pull, result, code, next_offset)
+
+    def _read(self, pull: _Pull) -> GetResult:
+        if pull.wanted_only is None:
+            return self._store.get(
+                pull.topic, pull.queue_id, pull.queue_offset, pull.messages_max, pull.bytes_max, pull.codes
+            )
+        return self._store.get(
+            pull.topic, pull.queue_id, pull.queue_offset, pull.messages_max, pull.bytes_max, pull.codes,
+            pull.wanted_only,
+        )  # fmt: skip
 
     def _may_say(self, result: GetResult, code: ResponseCode) -> bool:
         """Whether the answer says nothing about the end of the queue, or this broker knows where that is."""
@@ -303,7 +341,7 @@ class PullProcessor:
         pull.queue_offset = queue_offset
         pull.messages_max = messages_max
         pull.bytes_max = bytes_max
-        pull.codes = pull.broadcaster = pull.owner = None
+        pull.codes = pull.broadcaster = pull.owner = pull.wanted_only = pull.registered = pull.waiting = None
         pull.group_sys_flag = group_sys_flag
         pull.topic_sys_flag = topic_sys_flag
         self._resume(pull)
@@ -322,15 +360,22 @@ class PullProcessor:
             if isinstance(pull.owner, PullLog):
                 self._resume_shared(pull, pull.owner)
                 return
+        if pull.registered is not None and self._is_replaced(pull.registered):
+            pull.connection.answer_at_once(
+                self._redirect(
+                    pull, ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE", pull.queue_offset
+                )
+            )
+            return
         reset = self._offsets.take_reset(pull.group, pull.topic, pull.queue_id)
         if reset is not None:
             pull.connection.answer_at_once(self._reset_reply(pull, reset))
             return
-        result = self._store.get(
-            pull.topic, pull.queue_id, pull.queue_offset, pull.messages_max, pull.bytes_max, pull.codes
-        )
+        result = self._read(pull)
         if result.status is GetStatus.FOUND:
             pull.connection.answer_at_once(self._found(pull, result))
+            return
+        if pull.waiting is not None and self._goes_on_waiting(pull, pull.waiting, result):
             return
         code, next_offset = self._nothing(pull, result)
         if self._may_say(result, code):
@@ -338,6 +383,17 @@ class PullProcessor:
         else:
             refusal = self._ends_unknown()
             pull.connection.answer_at_once(pull.command.reply(refusal.code, refusal.remark))
+
+    def _goes_on_waiting(self, pull: _Pull, parked: ParkedPull, result: GetResult) -> bool:
+        """Park a pull again that was woken by messages that do not match; it waits for those behind them."""
+        if (
+            result.status is not GetStatus.NO_MATCHED_MESSAGE
+            or result.next_queue_offset < result.max_queue_offset  # there are more to be examined
+            or pull.owner is not None  # its session knows it by its offset
+        ):
+            return False
+        pull.queue_offset = parked.queue_offset = result.next_queue_offset
+        return self._parked_pulls.park_again(parked)
 
     # -- Shared groups ------------------------------------------------------------------------------------
 
@@ -422,12 +478,25 @@ class PullProcessor:
             )
         return config, group_config
 
-    def _own_subscription(self, command: Command, topic: str) -> frozenset[int] | None:
-        """The wanted tags of a pull that says them itself."""
-        expression_type = command.ext.get("expressionType")
+    def _own_subscription(self, pull: _Pull) -> frozenset[int] | None:
+        """The wanted tags of a pull that says them itself, or its filter."""
+        ext = pull.command.ext
+        expression_type = ext.get("expressionType")
         if expression_type and expression_type != "TAG":
+            pull.wanted_only = self._compile(expression_type, ext.get("subscription") or "")
+            return None
+        return self._parse(pull.topic, ext.get("subscription") or "*")
+
+    def _compile(self, expression_type: str, expression: str) -> CompiledFilter:
+        if self._filters is None or not is_sql(expression_type):
             raise self._no_filter(expression_type)
-        return self._parse(topic, command.ext.get("subscription") or "*")
+        try:
+            return self._filters.compile(expression)
+        except FilterError as error:
+            raise Rejected(
+                ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+                f"parse the consumer's subscription failed: {error.remark}",
+            ) from None
 
     def _group_subscription(
         self, pull: _Pull, group_config: SubscriptionGroupConfig
@@ -457,11 +526,47 @@ class PullProcessor:
             raise Rejected(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
         expression_type = subscription.data.expression_type
         if expression_type and expression_type != "TAG":
-            raise self._no_filter(expression_type)
+            pull.registered = self._registered_filter(expression_type, topic, group, version)
+            pull.wanted_only = pull.registered.compiled
         if members.is_broadcasting:
             member = members.members.get(pull.connection)
             pull.broadcaster = member.client_id if member is not None else None
         return subscription.codes
+
+    def _registered_filter(
+        self, expression_type: str, topic: str, group: str, version: int
+    ) -> RegisteredFilter:
+        if self._filters is None or not is_sql(expression_type):
+            raise self._no_filter(expression_type)
+        entry = self._filters.get(topic, group)
+        if entry is None:
+            raise Rejected(
+                ResponseCode.FILTER_DATA_NOT_EXIST,
+                "The broker's consumer filter data is not exist!Your expression may be wrong!",
+            )
+        if entry.data.client_version < version:
+            raise Rejected(
+                ResponseCode.FILTER_DATA_NOT_LATEST, "the consumer's consumer filter data not latest"
+            )
+        assert entry.compiled is not None, "without that everything would match"
+        return entry
+
+    def _is_replaced(self, registered: RegisteredFilter) -> bool:
+        """Whether the group has another filter by now, or none: then what it wants has changed."""
+        data = registered.data
+        return self._filters is None or self._filters.get(data.topic, data.group) is not registered
+
+    def _retry_filter(self, topic: str) -> RetryFilter | None:
+        if self._filters is None or not topic.startswith(RETRY_PREFIX):
+            return None
+        return RetryFilter(self._filters, topic.removeprefix(RETRY_PREFIX))
+
+    def _check_shared(self, pull: _Pull) -> None:
+        if pull.wanted_only is not None:
+            raise Rejected(
+                ResponseCode.SYSTEM_ERROR,
+                f"The broker does not support the Shared group[{pull.group}] to filter message by SQL92",
+            )
 
     def _parse(self, topic: str, expression: str) -> frozenset[int] | None:
         if expression == "*":
@@ -536,11 +641,15 @@ class PullProcessor:
 
     def _reset_reply(self, pull: _Pull, queue_offset: int) -> bytes:
         """The offset of the group was reset here: the consumer goes on from there."""
+        return self._redirect(pull, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", queue_offset)
+
+    def _redirect(self, pull: _Pull, code: ResponseCode, remark: str, queue_offset: int) -> bytes:
+        """An answer without messages that names where to go on, whatever the store has there."""
         self._stats.missed()
         return pull_reply(
             pull.command,
-            ResponseCode.PULL_OFFSET_MOVED,
-            "OFFSET_RESET",
+            code,
+            remark,
             suggested_broker_id=0,
             next_offset=queue_offset,
             min_offset=self._store.queue_min(pull.topic, pull.queue_id),

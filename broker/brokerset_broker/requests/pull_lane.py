@@ -29,6 +29,7 @@ from brokerset_broker.tables.consumers import ConsumerTable
 from brokerset_broker.tables.groups import GroupManager
 from brokerset_broker.tables.offsets import OffsetManager
 from brokerset_broker.tables.topics import TopicManager
+from brokerset_formats.names import RETRY_PREFIX
 from brokerset_protocol.commands import FRAME_SIZE_MAX
 from brokerset_runtime.remoting import Connection
 from brokerset_spec.broker_settings import BrokerSettings
@@ -75,6 +76,8 @@ class PullLane:
     ) -> None:
         """`core` is the native module; `processor` has what is not plain; `access` knows what must not be
         read without permission."""
+        settings = live.current
+        self._filters_retries = settings.enable_property_filter and settings.filter_support_retry
         reader = core.PullReader(pull_pieces(), FRAME_SIZE_MAX)
         self._read = reader.read
         self._answer = reader.answer
@@ -145,6 +148,7 @@ class PullLane:
             or not 0 <= queue_id < config.read_queue_nums
             or (access is not None and (topic in access.ordered.state.fences or access.ordered.claims.raised))
             or offsets.has_reset(group, topic, queue_id)
+            or (self._filters_retries and topic.startswith(RETRY_PREFIX))
         ):
             return None
         if sys_flag & FLAG_SUBSCRIPTION:

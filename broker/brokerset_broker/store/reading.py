@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from brokerset_broker.store.commit_log import CommitLog
 from brokerset_broker.store.consume_queue import ConsumeQueue
 from brokerset_broker.store.results import GetResult, GetStatus
+from brokerset_formats import records
 from brokerset_formats.queue_units import UNIT, UNIT_SIZE, sizes_struct, units_struct
 
 FILTER_UNITS_MIN = 800
@@ -30,6 +31,16 @@ class ReadLimits(NamedTuple):
     bytes: int
 
 
+class PropertyFilter(Protocol):
+    """What a consumer wants of messages, by their properties."""
+
+    units_max: int
+    """Messages that one `get` examines at most, 1 or more: each is read from the log."""
+
+    def matches(self, properties: bytes) -> bool:
+        """Whether a message with these raw properties is wanted."""
+
+
 def no_queue() -> GetResult:
     """The answer for a queue that does not exist."""
     return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0, [], 0, 0)
@@ -47,10 +58,11 @@ def read_messages(
     maximum: int,
     limits: ReadLimits,
     codes: frozenset[int] | None,
+    wanted_only: PropertyFilter | None = None,
 ) -> GetResult:
     """Messages of `queue` from `queue_offset` on, below `maximum`, by the rules of `getMessage` of Java.
 
-    `codes` are the tags codes that the consumer wants, None for all.
+    `codes` are the tags codes that the consumer wants, None for all; `wanted_only` examines their properties.
     """
     minimum = queue.min_offset
     if maximum == 0:
@@ -69,12 +81,14 @@ def read_messages(
         return GetResult(GetStatus.OFFSET_FOUND_NULL, min(following, maximum), minimum, maximum, [], 0, 0)
     in_file = (file.end - position) // UNIT_SIZE
     wanted = min(max(limits.messages, 1), UNITS_MAX)
-    if codes is not None:
+    if wanted_only is not None:
+        wanted = wanted_only.units_max
+    elif codes is not None:
         wanted = max(wanted, FILTER_UNITS_MIN)
     count = min(wanted, maximum - queue_offset, in_file)
     begin = position - file.start
     queue.read_ahead(file, begin, count * UNIT_SIZE)
-    if codes is None:
+    if codes is None and wanted_only is None:
         sizes = sizes_struct(count).unpack_from(file.view, begin)
         size = sum(sizes)
         if size <= limits.bytes:
@@ -82,7 +96,7 @@ def read_messages(
             if parts is not None:
                 return GetResult(GetStatus.FOUND, queue_offset + count, minimum, maximum, parts, count, size)
     units = UNIT.iter_unpack(file.view[begin : begin + count * UNIT_SIZE])
-    return _select(log, units, queue_offset, minimum, maximum, limits, codes)
+    return _select(log, units, queue_offset, minimum, maximum, limits, codes, wanted_only)
 
 
 PlainSource = tuple[memoryview, int, int, memoryview, int, int, int, int]
@@ -141,8 +155,9 @@ def _select(
     maximum: int,
     limits: ReadLimits,
     codes: frozenset[int] | None,
+    wanted_only: PropertyFilter | None,
 ) -> GetResult:
-    """One unit after the other: with tags, over file boundaries, up to limits, past deleted records."""
+    """One unit after the other: with filters, over file boundaries, up to limits, past deleted records."""
     status = GetStatus.NO_MATCHED_MESSAGE
     runs: list[tuple[int, int]] = []
     size = messages = 0
@@ -155,10 +170,13 @@ def _select(
         following += 1
         if offset < skip_below or (codes is not None and _as_int32(code) not in codes):
             continue
-        if log.read(offset, length) is None:
+        record = log.read(offset, length)
+        if record is None:
             if not messages:
                 status = GetStatus.MESSAGE_WAS_REMOVING
             skip_below = log.min_offset
+            continue
+        if wanted_only is not None and not wanted_only.matches(records.properties_of(record)):
             continue
         if runs and runs[-1][1] == offset:
             runs[-1] = (runs[-1][0], offset + length)

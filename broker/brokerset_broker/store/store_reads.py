@@ -11,6 +11,7 @@ from brokerset_broker.store.consume_queues import ConsumeQueues
 from brokerset_broker.store.index import IndexService
 from brokerset_broker.store.reading import (
     PlainSource,
+    PropertyFilter,
     ReadLimits,
     no_queue,
     not_yet_readable,
@@ -65,10 +66,12 @@ class StoreReads:
         max_messages: int,
         max_bytes: int,
         codes: frozenset[int] | None = None,
+        wanted_only: PropertyFilter | None = None,
     ) -> GetResult:
         """Messages of a queue from `queue_offset` on, in whole records.
 
-        At most `max_messages` and, after the first, `max_bytes`; with `codes` those with such a tags code.
+        At most `max_messages` and, after the first, `max_bytes`; with `codes` those with such a tags code,
+        and of these the ones that `wanted_only` matches.
         """
         queue = self._table.get((topic, queue_id))
         if queue is None:
@@ -79,7 +82,7 @@ class StoreReads:
             if maximum < queue_offset <= queue.next_offset:  # there, but not on disk yet: no wrong offset
                 return not_yet_readable(queue, queue_offset, maximum)
         return read_messages(
-            self.log, queue, queue_offset, maximum, ReadLimits(max_messages, max_bytes), codes
+            self.log, queue, queue_offset, maximum, ReadLimits(max_messages, max_bytes), codes, wanted_only
         )
 
     def is_next(self, topic: str, queue_id: int, queue_offset: int) -> bool:

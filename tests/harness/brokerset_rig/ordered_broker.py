@@ -34,6 +34,7 @@ from brokerset_broker.store.errors import PutStatus
 from brokerset_broker.store.message_store import MessageStore
 from brokerset_broker.store.queries import StoreQueries
 from brokerset_broker.store.replica import StoreReplicaLog
+from brokerset_broker.tables.consumer_filters import ConsumerFilters
 from brokerset_broker.tables.consumers import ConsumerTable
 from brokerset_broker.tables.groups import GroupManager
 from brokerset_broker.tables.locks import QueueLocks
@@ -203,6 +204,7 @@ class OrderedBroker:
                 live=live, store=store, topics=topics, groups=groups, consumers=consumers, offsets=offsets,
                 parked_pulls=self.parked, admission=admission, stats=stats, access=self.access,
                 shared=self.shared,
+                filters=ConsumerFilters(self.settings, clock) if self.settings.enable_property_filter else None,
             ),
             send_back,
             OffsetProcessor(
@@ -359,9 +361,9 @@ class Brokers:
         self._made.append(broker)
         return broker
 
-    async def master(self, queues: int = 1) -> OrderedBroker:
+    async def master(self, queues: int = 1, **settings: Any) -> OrderedBroker:
         """A master with open queues of the subject: queue n is partition 100 + n."""
-        broker = self.make()
+        broker = self.make(**settings)
         await broker.lead()
         await broker.open(queues)
         return broker

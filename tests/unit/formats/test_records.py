@@ -25,6 +25,7 @@ from brokerset_formats.records import (
     encode_record,
     ends_with_property_crc,
     magic_for,
+    properties_of,
     property_crc_of,
     record_size,
     store_timestamp_at,
@@ -196,6 +197,25 @@ def test_hosts_of_both_kinds_are_kept(born_v6: bool, store_v6: bool) -> None:
     assert bool(record.sys_flag & SysFlag.STORE_HOST_V6) is store_v6
     assert decode_record(data, verify_crc=True) == record
     assert store_timestamp_at(data, 0) == RECORD.store_timestamp
+
+
+@pytest.mark.parametrize("topic", ["t", "t" * 127, "t" * 130])
+@pytest.mark.parametrize("v6", [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("properties", [b"", RECORD.properties])
+def test_properties_are_found_without_the_rest(topic: str, v6: tuple[bool, bool], properties: bytes) -> None:
+    """In records of every shape; and a torn one is no record."""
+    born, store = (Host(b"0123456789abcdef" if wide else b"abcd", 1) for wide in v6)
+    record = dataclasses.replace(
+        RECORD, magic=magic_for(topic.encode()), topic=topic, born_host=born, store_host=store,
+        properties=properties,
+    )  # fmt: skip
+
+    data = encode_record(record)
+
+    assert properties_of(memoryview(data)) == properties
+    for size in range(len(data)):
+        with pytest.raises(RecordError):
+            properties_of(data[:size])
 
 
 def test_recovery_reads_what_it_needs() -> None:

@@ -1,0 +1,86 @@
+"""Reading with a filter of properties, against a list of what was stored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from brokerset_broker.store import GetStatus
+from brokerset_formats.queue_units import tags_code
+from brokerset_formats.records import decode_record
+
+Stores = Any  # the class of conftest.py, which cannot be imported by name
+COUNT = 60
+TAGS = "ABC"
+
+
+class Chosen:
+    """Matches messages by their number; notes what it was shown."""
+
+    def __init__(self, numbers: frozenset[int], units_max: int) -> None:
+        self.numbers = numbers
+        self.units_max = units_max
+        self.shown: list[int] = []
+
+    def matches(self, properties: bytes) -> bool:
+        name, _, number = properties.split(b"\x02")[1].partition(b"\x01")
+        assert name == b"n"
+        self.shown.append(int(number))
+        return int(number) in self.numbers
+
+
+@pytest.fixture
+def store(stores: Stores) -> Any:
+    """One queue over several files, of records whose number is in their properties."""
+    store = stores.open()
+    for number in range(COUNT):
+        tags = TAGS[number % 3]
+        stores.append(
+            store, b"%d" % number, b"TAGS\x01%s\x02n\x01%d\x02" % (tags.encode(), number),
+            tags_code=tags_code(tags),
+        )  # fmt: skip
+    return store
+
+
+@given(
+    wanted=st.frozensets(st.integers(0, COUNT - 1)),
+    units_max=st.integers(1, COUNT + 5),
+    messages=st.integers(1, 40),
+    size=st.sampled_from([1, 300, 1_000, 1 << 20]),
+    tag=st.sampled_from([None, "A", "B"]),
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
+def test_a_consumer_gets_each_message_that_matches_once_and_each_read_is_bounded(
+    store: Any, wanted: frozenset[int], units_max: int, messages: int, size: int, tag: str | None
+) -> None:
+    """Tags decide first, from the queue alone; then properties, of `units_max` messages at most."""
+    codes = None if tag is None else frozenset({tags_code(tag)})
+    tagged = [number for number in range(COUNT) if tag is None or TAGS[number % 3] == tag]
+    got: list[int] = []
+    queue_offset = 0
+    while True:
+        chosen = Chosen(wanted, units_max)
+        result = store.get("T", 0, queue_offset, messages, size, codes, chosen)
+        if result.status is GetStatus.OFFSET_OVERFLOW_ONE:
+            break
+        passed = range(queue_offset, result.next_queue_offset)
+        found = [number for number in passed if number in tagged and number in wanted]
+        data = b"".join(result.parts)
+        assert result.status is (GetStatus.FOUND if found else GetStatus.NO_MATCHED_MESSAGE)
+        assert 0 < len(passed) <= units_max
+        assert len(found) == result.message_count <= messages
+        assert len(data) == result.size
+        assert len(found) == 1 or result.size <= size
+        assert set(tagged).intersection(passed) <= set(chosen.shown) <= set(tagged)
+        position = 0
+        for number in found:
+            record = decode_record(data, position, verify_crc=True)
+            assert record.body == b"%d" % number
+            position += record.size
+        got += found
+        queue_offset = result.next_queue_offset
+
+    assert got == [number for number in tagged if number in wanted]
