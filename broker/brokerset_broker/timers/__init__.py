@@ -1,0 +1,1 @@
+"""Timer messages: messages that wait for any time up to some days. Pure: decisions and values only."""
