@@ -50,6 +50,11 @@ class TimerWheel:
         found = self.slot(time_ms)
         return NO_POSITION if found is None else found.last_position
 
+    def is_over(self, time_ms: int) -> bool:
+        """Whether the slot of a time holds a later one already."""
+        number = time_ms // self._precision_ms
+        return decode_slot(self._buffer, number % self._total * SLOT_SIZE).number > number
+
     def link(self, unit: TimerUnit, position: int) -> None:
         """Make the unit at `position` of the log the newest of its slot."""
         number = unit.slot_ms // self._precision_ms
