@@ -7,7 +7,6 @@ so a slave has the rolls of its master in other slots, and loses those between b
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 
 from brokerset_broker.timers.messages import TimedMessage
 from brokerset_broker.timers.progress import TimerState
@@ -16,11 +15,16 @@ from brokerset_formats.hashing import java_hash
 from brokerset_formats.timer_files import TimerMagic, TimerUnit, base_and_delay
 
 
-class Wait(Enum):
-    """Why a message is not taken now."""
+@dataclass(frozen=True, slots=True)
+class NotReached:
+    """The master has not taken it, as far as a slave knows; try again when it has learned more."""
 
-    NOT_REACHED = "the master has not taken it, as far as is known here"
-    WHEEL_FULL = "its slot lies beyond the wheel until further slots are read"
+
+@dataclass(frozen=True, slots=True)
+class NoRoom:
+    """Its slot lies beyond the wheel; try again when all slots before `read_ms` are read."""
+
+    read_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,7 @@ class Link:
     rolls: bool
 
 
-TakeDecision = Skip | DeliverNow | RollNow | Link | Wait
+TakeDecision = NotReached | NoRoom | Skip | DeliverNow | RollNow | Link
 
 
 def slot_of(message: TimedMessage, settings: TimerSettings) -> tuple[int, bool]:
@@ -73,7 +77,7 @@ def decide_take(message: TimedMessage, state: TimerState, settings: TimerSetting
     progress = state.progress
     slot_ms, rolls = slot_of(message, settings)
     if not state.leads and message.queue_offset >= progress.queue_offset:
-        return Wait.NOT_REACHED
+        return NotReached()
     if message.delete_key and not rolls:
         # What it recalls may be a copy that is behind it in the queue, and not done where this one is.
         if slot_ms < progress.read_ms:
@@ -84,7 +88,7 @@ def decide_take(message: TimedMessage, state: TimerState, settings: TimerSetting
         return RollNow() if rolls else DeliverNow()
     slot_ms = max(slot_ms, progress.read_ms)
     if slot_ms >= progress.read_ms + settings.wheel_ms:
-        return Wait.WHEEL_FULL
+        return NoRoom(slot_ms - settings.wheel_ms + settings.slot_ms)
     return Link(slot_ms, rolls)
 
 

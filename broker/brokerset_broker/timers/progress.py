@@ -111,6 +111,11 @@ class Progress:
             return self
         return self._with(self.steps, Step(self.queue_offset, read_ms))
 
+    def forgotten(self, queue_offset: int) -> Progress:
+        """Nothing is known to be done of messages from `queue_offset` on."""
+        steps = [Step(min(step.queue_offset, queue_offset), step.read_ms) for step in self.steps]
+        return self._with(steps[:-1], steps[-1])
+
     def _with(self, older: Iterable[Step], current: Step) -> Progress:
         kept: list[Step] = []
         for step in sorted(older, key=lambda step: (-step.queue_offset, -step.read_ms)):
@@ -166,6 +171,9 @@ class TimerState:
     read_after: int = 0
     """No slot is read before all messages below this queue offset were taken: one of them may be in it."""
 
+    read_limit_ms: int | None = None
+    """The next message has no room in the wheel before the slots up to here are read; but no further ones."""
+
     @property
     def must_take_back(self) -> bool:
         """Whether a slave has taken more than its group's progress says, which `recovery.take_back` undoes.
@@ -177,7 +185,13 @@ class TimerState:
     @property
     def may_read(self) -> bool:
         """Whether the slot `progress.read_ms` is to be read now."""
-        return self.leads and self.queue_offset >= self.read_after and self.progress.read_ms < self.write_ms
+        may_begin = self.leads and (self.queue_offset >= self.read_after or self.read_limit_ms is not None)
+        return may_begin and self.progress.read_ms < self.read_end_ms
+
+    @property
+    def read_end_ms(self) -> int:
+        """Slots from here on are not read now."""
+        return self.write_ms if self.read_limit_ms is None else min(self.write_ms, self.read_limit_ms)
 
     def at(self, now_ms: int, settings: TimerSettings) -> TimerState:
         """The clock says `now_ms`. It may have been set back: then slots to come are read once more."""
@@ -188,7 +202,13 @@ class TimerState:
     def taken(self, queue_offset: int, log_position: int) -> TimerState:
         """The messages below `queue_offset` were taken, and the timer log ends at `log_position`."""
         progress = self.progress.taken(queue_offset) if self.leads else self.progress
-        return replace(self, queue_offset=queue_offset, log_position=log_position, progress=progress)
+        return replace(
+            self,
+            queue_offset=queue_offset,
+            log_position=log_position,
+            progress=progress,
+            read_limit_ms=None,
+        )
 
     def delivered(self, queue_offset: int, settings: TimerSettings) -> TimerState:
         """In the slot that is being read this message and all before it are appended, or need nothing."""
@@ -197,11 +217,15 @@ class TimerState:
 
     def passed(self, read_ms: int) -> TimerState:
         """All slots before `read_ms` are done, because they were walked or are empty."""
-        return replace(self, progress=self.progress.passed(min(read_ms, self.write_ms)))
+        return replace(self, progress=self.progress.passed(min(read_ms, self.read_end_ms)))
 
-    def full(self) -> TimerState:
-        """The next message has no room in the wheel before further slots are read."""
-        return replace(self, read_after=min(self.read_after, self.progress.queue_offset))
+    def no_room(self, read_ms: int) -> TimerState:
+        """The next message has no room in the wheel: `enqueue.NoRoom` says what is to be read first.
+
+        Where that happens before all was taken that the progress tells of, after the clock was set back by
+        days, the rest of it is forgotten: slots are passed without those messages, which may come twice.
+        """
+        return replace(self, progress=self.progress.forgotten(self.queue_offset), read_limit_ms=read_ms)
 
     def learned(self, progress: Progress) -> TimerState:
         """A slave applied a progress record."""
@@ -213,14 +237,15 @@ class TimerState:
         Slots are read once everything up to there was taken: what the old master took, which may be due, and
         what it put aside again, which is not to be put aside twice. Call `at` before anything else.
         """
-        return replace(self, leads=True, read_after=max(queue_end, self.progress.queue_offset))
+        read_after = max(queue_end, self.progress.queue_offset)
+        return replace(self, leads=True, read_after=read_after, read_limit_ms=None)
 
     def demoted(self, progress: Progress) -> TimerState:
         """It follows from now on; `progress` is the last one of its log that is confirmed.
 
         See `must_take_back`: what it did behind that may be truncated.
         """
-        return replace(self, leads=False, progress=progress, read_after=0)
+        return replace(self, leads=False, progress=progress, read_after=0, read_limit_ms=None)
 
     def took_back(self, queue_offset: int, log_position: int) -> TimerState:
         """`recovery.take_back` was carried out."""

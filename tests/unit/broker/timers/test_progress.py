@@ -122,7 +122,28 @@ def test_a_new_master_reads_when_it_has_taken_what_was_there() -> None:
     taken = state.taken(6, 312)
     assert (taken.may_read, taken.progress.queue_offset) == (False, 6)
     assert taken.taken(7, 364).may_read
-    assert taken.full().may_read, "no room in the wheel: it has to read first"
+
+
+def test_without_room_for_a_message_just_so_much_is_read_that_there_is_room() -> None:
+    """Reading on would pass the slot of what waits to be taken, and of its recall."""
+    state = TimerState(Progress((Step(5, NOW),)), 5, 260).promoted(7).at(NOW + 90_000, SETTINGS)
+
+    limited = state.no_room(NOW + 1000)
+
+    assert limited.may_read
+    read = limited.passed(NOW + 50_000)
+    assert (read.progress.read_ms, read.may_read) == (NOW + 1000, False)
+    assert read.taken(6, 312).taken(7, 364).may_read
+
+
+def test_slots_that_are_passed_for_room_claim_nothing_that_was_not_taken() -> None:
+    """A restart finds the clock set back, and a message that was taken before has no room."""
+    progress = Progress((Step(6, NOW + 9000), Step(8, NOW)))
+    state = TimerState(progress, 7, 364).promoted(9).at(NOW + 90_000, SETTINGS)
+
+    read = state.no_room(NOW + 1000).passed(NOW + 1000)
+
+    assert read.progress.steps == (Step(6, NOW + 9000), Step(7, NOW + 1000))
 
 
 def test_what_a_demoted_master_did_alone_is_taken_back() -> None:
