@@ -1,0 +1,216 @@
+"""Reading a slot that has ended: what is delivered, put aside again or dropped (Java: `dequeue`).
+
+The chain of a slot goes from the newest unit back. Its messages are given oldest first, in one walk back that
+notes every thousandth position or so, and one walk through each piece. So the walk holds some thousand
+positions and the keys of the slot's recalls, whatever number of messages there is.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from brokerset_broker.timers.messages import TimedMessage
+from brokerset_broker.timers.progress import Progress
+from brokerset_formats.errors import FormatError
+from brokerset_formats.timer_files import NO_POSITION, TimerUnit
+
+PIECE_UNITS: Final = 1024
+"""Units between two noted positions of a short chain."""
+
+NOTED_MAX: Final = 1024
+"""Positions that are noted; with more, every second is dropped and pieces become twice as long."""
+
+ROLLS_MAX: Final = 100_000
+"""Rolls of an old master that a new one remembers; of further ones it makes a second copy."""
+
+
+class DropReason(Enum):
+    """Why a message of a slot is not given out."""
+
+    RECALLED = "recalled"
+    DONE = "done before"
+    ROLLED = "put aside again by the master before"
+    GONE = "its record cannot be read"
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Append it to its topic, with `messages.delivered_properties`."""
+
+    unit: TimerUnit
+    message: TimedMessage
+
+
+@dataclass(frozen=True, slots=True)
+class Roll:
+    """Append it to the wheel's topic, with `messages.rolled_properties`."""
+
+    unit: TimerUnit
+    message: TimedMessage
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Do nothing; `message` is missing where its record cannot be read."""
+
+    unit: TimerUnit
+    message: TimedMessage | None
+    reason: DropReason
+
+
+Outcome = Deliver | Roll | Drop
+
+UnitAt = Callable[[int], TimerUnit]
+"""Reads the unit at a position; FormatError if there is none."""
+
+MessageOf = Callable[[TimerUnit], TimedMessage | None]
+"""Reads the record of a unit; `None` if it is gone or unusable."""
+
+
+class EarlierRolls:
+    """Copies that an old master put aside again, and that its last progress does not tell.
+
+    A new master, or one that starts again, notes all messages that it takes before it reads the first slot.
+    """
+
+    __slots__ = ("_copies", "_queue_offset", "_until_ms")
+
+    def __init__(self, queue_offset: int) -> None:
+        """`queue_offset` is that of the progress with which the master begins."""
+        self._queue_offset = queue_offset
+        self._copies: Counter[tuple[str, int, str, int]] = Counter()
+        self._until_ms = 0
+
+    def note(self, message: TimedMessage) -> None:
+        """A message was taken. Those that did not roll, and those without a key, are not remembered."""
+        if message.queue_offset < self._queue_offset or len(self._copies) >= ROLLS_MAX:
+            return
+        if message.roll_times > 0 and message.unique_key:
+            self._copies[_copy_key(message, message.roll_times)] += 1
+            self._until_ms = max(self._until_ms, message.store_ms)
+
+    def take(self, message: TimedMessage) -> bool:
+        """Whether there is a copy of this message; each counts once."""
+        key = _copy_key(message, message.roll_times + 1)
+        if not message.unique_key or self._copies[key] <= 0:
+            return False
+        self._copies[key] -= 1
+        return True
+
+    def forget_before(self, read_ms: int) -> None:
+        """Slots before `read_ms` are read; copies are forgotten when the old master read no later ones."""
+        if read_ms > self._until_ms:
+            self._copies.clear()
+
+    def __len__(self) -> int:
+        return len(self._copies)
+
+
+def _copy_key(message: TimedMessage, roll_times: int) -> tuple[str, int, str, int]:
+    return message.unique_key, message.out_ms, message.delete_key, roll_times
+
+
+class SlotWalk:
+    """One walk through the slot `slot_ms`, from its unit at `last_position` back to behind `stop_position`.
+
+    A unit may be linked to the slot while it is read. So when all outcomes were carried out, compare: if the
+    slot's last position is another one now, walk from there back to this walk's.
+    """
+
+    __slots__ = (
+        "_keys", "_message_of", "_noted", "_piece", "_piece_units", "_progress", "_rolls", "_slot_ms",
+        "_stop_position", "_unit_at", "held_max", "last_position",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        slot_ms: int,
+        last_position: int,
+        *,
+        unit_at: UnitAt,
+        message_of: MessageOf,
+        progress: Progress,
+        earlier_rolls: EarlierRolls,
+        stop_position: int = NO_POSITION,
+    ) -> None:
+        self.last_position = last_position
+        self.held_max = 0
+        """The largest number of positions and keys that the walk held at a time."""
+        self._slot_ms = slot_ms
+        self._stop_position = stop_position
+        self._unit_at = unit_at
+        self._message_of = message_of
+        self._progress = progress
+        self._rolls = earlier_rolls
+        self._keys: set[str] = set()
+        self._noted = array("q")
+        self._piece = array("q")
+        self._piece_units = PIECE_UNITS
+
+    @property
+    def held(self) -> int:
+        """Positions and keys that the walk holds now."""
+        return len(self._noted) + len(self._piece) + len(self._keys)
+
+    def outcomes(self) -> Iterator[Outcome]:
+        """What to do with each message, oldest first; recalls themselves give nothing.
+
+        FormatError if the chain is damaged, with the position; `recovery.units_of_slot` needs no chain.
+        """
+        self._inspect()
+        while self._noted:
+            start = self._noted.pop()
+            for count, (position, _) in enumerate(self._chain(start)):
+                if count == self._piece_units:
+                    break
+                self._piece.append(position)
+            self._count()
+            while self._piece:
+                unit = self._unit_at(self._piece.pop())
+                if not unit.deletes or unit.rolls:
+                    yield self._outcome(unit)
+
+    def _inspect(self) -> None:
+        """Walk back once: the keys of recalls, and where pieces begin."""
+        for count, (position, unit) in enumerate(self._chain(self.last_position)):
+            if count % self._piece_units == 0:
+                self._noted.append(position)
+                if len(self._noted) > NOTED_MAX:
+                    self._noted = self._noted[::2]
+                    self._piece_units *= 2
+                self._count()
+            if unit.deletes and not unit.rolls:
+                recall = self._message_of(unit)
+                if recall is not None and recall.delete_key:
+                    self._keys.add(recall.delete_key)
+        self._count()
+
+    def _chain(self, position: int) -> Iterator[tuple[int, TimerUnit]]:
+        while position not in (NO_POSITION, self._stop_position):
+            unit = self._unit_at(position)
+            if unit.slot_ms != self._slot_ms or unit.previous_position >= position:
+                raise FormatError(f"the unit does not belong to the slot of {self._slot_ms}", position)
+            yield position, unit
+            position = unit.previous_position
+
+    def _outcome(self, unit: TimerUnit) -> Outcome:
+        message = self._message_of(unit)
+        if message is None:
+            return Drop(unit, None, DropReason.GONE)
+        if self._progress.is_done(message.queue_offset, self._slot_ms, rolls=unit.rolls):
+            return Drop(unit, message, DropReason.DONE)
+        if self._keys and message.unique_key and not self._keys.isdisjoint(message.delete_keys):
+            return Drop(unit, message, DropReason.RECALLED)
+        if not unit.rolls:
+            return Deliver(unit, message)
+        if self._rolls.take(message):
+            return Drop(unit, message, DropReason.ROLLED)
+        return Roll(unit, message)
+
+    def _count(self) -> None:
+        self.held_max = max(self.held_max, self.held)
