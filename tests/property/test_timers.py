@@ -542,7 +542,7 @@ class Timers(RuleBasedStateMachine):
 
 
 TestTimers = Timers.TestCase
-# The same examples each time, but in `make full`: clocks that turn the wheel in seconds are drawn rarely, and are
-# beyond what is promised (DESIGN.md, *Limits*).
+# The same examples each time, but in `make full`: clocks that turn the wheel in seconds are drawn rarely, and
+# are beyond what is promised (DESIGN.md, *Limits*).
 IS_FULL = settings.get_current_profile_name() == "full"
 TestTimers.settings = examples(150, stateful_step_count=40, deadline=None, derandomize=not IS_FULL)
