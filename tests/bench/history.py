@@ -81,10 +81,15 @@ def append(path: Path, record: Record) -> None:
 
 
 def commit_of(checkout: Path) -> str:
-    """The short name of the commit that is checked out, with `+` when files have been changed; empty without git."""
+    """The short name of the commit that is checked out, with `+` when files have been changed; empty without git.
+
+    Documents and the tests of properties are no part of what is measured.
+    """
     try:
         named = git(checkout, "rev-parse", "--short=9", "HEAD")
-        changed = git(checkout, "status", "--porcelain", "--untracked-files=no", "--", ".", f":!{FILE}")
+        changed = git(
+            checkout, "status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs", ":!tests/property"
+        )
     except (OSError, subprocess.CalledProcessError):
         return ""
     return f"{named}{'+' if changed else ''}"
