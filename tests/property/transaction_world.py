@@ -441,7 +441,7 @@ class World:
             self.confirm(len(self.log) - self.confirmed)
             self.verify()
         self.check(10_000)
-        demand(self.resolved.half_progress == self.counts.get(HALF_TOPIC, 0), "a half is open for ever")
+        demand(self.resolved.half_progress == self.counts.get(HALF_TOPIC, 0), "a half stays open")
         demand(self.resolved.op_progress == self.counts.get(OP_HALF_TOPIC, 0), "an op is never done")
         demand(not self.resolved.ops_to_write(), "an op is never written")
         there = {int(record.body) for record in self.halves()}

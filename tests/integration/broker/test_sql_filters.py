@@ -215,7 +215,7 @@ async def test_a_waiting_pull_wakes_for_a_message_that_matches_and_for_no_other(
         )
         await setup.until(lambda: len(broker.parked_pulls) == 1)
         await send(client, 1, 2)
-        await asyncio.sleep(0.05)
+        await client.pull("t", 0)  # its answer comes behind one that the sends would have caused
         assert not waiting.done()
         assert len(broker.parked_pulls) == 1
         await send(client, 9)
@@ -261,7 +261,7 @@ async def test_a_waiting_pull_skips_nothing_by_a_filter_that_was_replaced(setup:
 
 
 async def test_registered_filters_outlive_a_restart(setup: Setup) -> None:
-    """As a Java broker writes them; a damaged file is written anew by heartbeats."""
+    """As a Java broker writes them; a damaged file is written again by heartbeats."""
     async with setup.pair(enable_property_filter=True) as (_, client):
         await client.create_topic("t")
         await send(client, 1, 2)

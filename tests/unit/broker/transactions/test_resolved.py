@@ -131,7 +131,7 @@ def test_a_copy_of_java_is_known_by_key_and_time(born: int, times: int, linked: 
 
 
 def test_an_op_of_halves_that_are_not_there_is_done() -> None:
-    """Java waits for them for ever; so would the progress of the op topic."""
+    """Java waits for them without an end; so would the progress of the op topic."""
     master = known(half(0))
     master.op_stored(0, (5,))
     master.op_stored(1, ())
