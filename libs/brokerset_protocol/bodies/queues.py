@@ -72,6 +72,24 @@ class ResetOffsetBody(JsonBody):
 
 
 @dataclass(frozen=True, slots=True)
+class ResetQueueForCpp(JsonBody):
+    """One queue of `ResetOffsetBodyForCpp`: Java's `MessageQueueForC`."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResetOffsetBodyForCpp(JsonBody):
+    """Body of RESET_CONSUMER_CLIENT_OFFSET (220) to clients in C++, which read no maps with queues as
+    keys."""
+
+    offset_table: tuple[ResetQueueForCpp, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class GetConsumerStatusBody(JsonBody):
     """How far clients are: of one client (221) in `message_queue_table`, by client id (223)."""
 
