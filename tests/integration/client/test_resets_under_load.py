@@ -53,9 +53,6 @@ class World:
 
 async def started(world: World, broker_name: str, messages: int) -> list[MessageQueue]:
     """Create topic and messages."""
-    async with asyncio.timeout(20):
-        while not await world.admin.masters():
-            await asyncio.sleep(0.01)
     await world.admin.create_topic(TopicConfig("t", QUEUES, QUEUES))
     await world.admin.wait_for_route("t", QUEUES)
     await send(world, messages)
@@ -91,6 +88,7 @@ async def test_everything_after_each_reset_comes_and_offsets_stay_ahead(
         running_broker(tmp_path / "b", namesrv_addr=f"127.0.0.1:{names.port}") as broker,
         ClientInstance(f"127.0.0.1:{names.port}") as instance,
     ):
+        await until(lambda: names.table.broker_count > 0)
         world = World(instance)
         queues = await started(world, broker.settings.broker_name, 90)
         sending = asyncio.create_task(send(world, 300))
@@ -142,6 +140,7 @@ async def test_a_bad_message_is_skipped_though_the_consumer_fetches_no_more(tmp_
         ) as broker,
         ClientInstance(f"127.0.0.1:{names.port}") as instance,
     ):
+        await until(lambda: names.table.broker_count > 0)
         world = World(instance)
         queues = await started(world, broker.settings.broker_name, 60)
         settings = PushSettings(
@@ -169,6 +168,7 @@ async def test_a_suspended_group_gets_nothing_and_goes_on_where_it_was(tmp_path:
         running_broker(tmp_path / "b", namesrv_addr=f"127.0.0.1:{names.port}") as broker,
         ClientInstance(f"127.0.0.1:{names.port}") as instance,
     ):
+        await until(lambda: names.table.broker_count > 0)
         world = World(instance)
         await started(world, broker.settings.broker_name, 9)
         consumers = ConsumerAdmin(world.admin)
@@ -192,6 +192,7 @@ async def test_a_group_goes_on_where_another_is(tmp_path: Path) -> None:
         running_broker(tmp_path / "b", namesrv_addr=f"127.0.0.1:{names.port}") as broker,
         ClientInstance(f"127.0.0.1:{names.port}") as instance,
     ):
+        await until(lambda: names.table.broker_count > 0)
         world = World(instance)
         queues = await started(world, broker.settings.broker_name, 30)
         async with consumer(world, orderly=False) as member:
