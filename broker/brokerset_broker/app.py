@@ -46,6 +46,7 @@ from brokerset_broker.requests.statistics import BrokerStats
 from brokerset_broker.requests.topics import TopicProcessor
 from brokerset_broker.requests.traffic import Traffic
 from brokerset_broker.services.delay import DelayService
+from brokerset_broker.services.reset_notices import ResetNotices
 from brokerset_broker.services.role_services import RoleServices
 from brokerset_broker.store.delay_levels import DelayLevels
 from brokerset_broker.store.errors import PutStatus
@@ -430,7 +431,8 @@ class Broker:
             admission=self.admission,
             is_subject=self.ordered.is_subject,
         )
-        self.services = RoleServices([self.delay])
+        self.reset_notices = ResetNotices(live=self.live, offsets=self.offsets, consumers=self.consumers)
+        self.services = RoleServices([self.delay, self.reset_notices])
         self._source = StoreSource(self.store, clock)
         self._tables = Tables(
             topics=self.topics,
@@ -441,6 +443,7 @@ class Broker:
             ordered=self.ordered,
         )
         self._tables.on_reset = self.parked_pulls.wake_queue
+        self._tables.on_resets = self.reset_notices.reset
         self.registrar = Registrar(
             live=self.live,
             topics=self.topics,
@@ -558,11 +561,12 @@ class Broker:
         admin = AdminProcessor(
             live=live, clock=clock, admission=admission, store=queries, topics=topics, groups=groups,
             consumers=consumers, stats=stats, delay=self.delay, waiting_sends=self.waiting_sends,
-            membership=self.part.table, changes=changes,
+            membership=self.part.table, changes=changes, filters=self.filters,
         )  # fmt: skip
         group_admin = GroupProcessor(
             live=live, clock=clock, admission=admission, store=queries, topics=topics, groups=groups,
             offsets=offsets, consumers=consumers, locks=locks, stats=stats, changes=changes,
+            wake_topic=self.parked_pulls.wake_topic,
         )  # fmt: skip
         topic_admin = TopicProcessor(
             live=live, admission=admission, store=queries, topics=topics, offsets=offsets,

@@ -277,6 +277,10 @@ class BrokerSettings:
     notify_consumer_ids_changed_enable: bool = True
     """Whether the members of a group are told when one joins or leaves."""
 
+    reset_notice_millis: int = number(5_000)
+    """Milliseconds that reset offsets wait for a pull before the group's members are sent them (220); 0:
+    never, as in RocketMQ. A Java consumer that was suspended goes on by it."""
+
     channel_expired_timeout: int = number(120_000, low=1_000)
     """Milliseconds without a heartbeat after which a client is forgotten; a constant in RocketMQ."""
 

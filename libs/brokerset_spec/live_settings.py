@@ -31,6 +31,7 @@ CHANGEABLE: Final = frozenset(
         "notifyConsumerIdsChangedEnable",
         "regionId",
         "registerNameServerPeriod",
+        "resetNoticeMillis",
         "shortPollingTimeMills",
         "slaveTimeout",
         "traceOn",

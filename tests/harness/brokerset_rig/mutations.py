@@ -143,6 +143,7 @@ def _administration() -> list[Request]:
         Request(222, {**pair, "timestamp": "-1", "isForce": "true", "queueId": "0", "offset": "0"}), Request(223, {**pair, "clientAddr": ""}),
         Request(300, {"topic": TOPIC}), Request(303, pair), Request(305, {}), Request(306, {}), Request(316, {}), Request(329, {}),
         Request(307, {"consumerGroup": GROUP, "clientId": CLIENT, "jstackEnable": "false"}), Request(309, direct),
+        Request(308, {"topic": TOPIC, "compareGroup": GROUP, "filterGroups": "a,b"}),
         Request(314, {"srcGroup": GROUP, "destGroup": "other", "topic": TOPIC, "offline": "false"}),
         Request(315, {"statsName": "TOPIC_PUT_NUMS", "statsKey": TOPIC}), Request(317, {"isOrder": "false"}),
         Request(321, {"topic": TOPIC, "queueId": "0", "index": "0", "count": "10", "consumerGroup": GROUP}),
