@@ -33,6 +33,7 @@ CHANGEABLE: Final = frozenset(
         "registerNameServerPeriod",
         "shortPollingTimeMills",
         "slaveTimeout",
+        "storeReplyMessageEnable",
         "traceOn",
     }
 )
