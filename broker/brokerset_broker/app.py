@@ -36,6 +36,7 @@ from brokerset_broker.requests.parked_pulls import ParkedPulls
 from brokerset_broker.requests.pull import PullProcessor
 from brokerset_broker.requests.pull_lane import PullLane, begins_with_pull
 from brokerset_broker.requests.query import QueryProcessor
+from brokerset_broker.requests.reply_messages import ReplyProcessor
 from brokerset_broker.requests.send import SendProcessor
 from brokerset_broker.requests.send_back import SendBackProcessor
 from brokerset_broker.requests.send_lane import SendLane
@@ -506,6 +507,10 @@ class Broker:
             levels=self.levels, stats=stats, traffic=traffic, clock=clock, changes=changes,
             ordered=self.ordered, ordered_counters=self.ordered_counters, lane=self.send_lane,
         )  # fmt: skip
+        reply_messages = ReplyProcessor(
+            live=live, sends=self._send, store=store, producers=self.producers, admission=admission,
+            stats=stats, clock=clock,
+        )  # fmt: skip
         access = OrderedAccess(
             ordered=self.ordered, locks=locks, offsets=offsets, store=store, admission=admission, clock=clock,
             counters=self.ordered_counters, broker_name=lambda: live.current.broker_name,
@@ -576,7 +581,7 @@ class Broker:
         for processor in (
             self._send, pull, send_back, QueryProcessor(live=live, store=store), self._clients,
             self._lock_requests, offset_requests, admin, group_admin, topic_admin, subject_queues, claims,
-            ordered_send_back,
+            ordered_send_back, reply_messages,
         ):  # fmt: skip
             served.update(processor.handlers())
         return SignedRequests(refuse=self.settings.refuse_signed_requests).around(served)

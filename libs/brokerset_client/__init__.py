@@ -22,6 +22,9 @@ from brokerset_client.errors import (
     MessageUnreadable,
     NameServerUnavailable,
     NoQueue,
+    NotARequest,
+    ReplyNotTaken,
+    ReplyTimeout,
     RequestRefused,
     SendFailed,
     TopicNotFound,
@@ -34,6 +37,8 @@ from brokerset_client.pull_consumer import PullConsumer
 from brokerset_client.push_consumer import PushConsumer
 from brokerset_client.push_settings import ClientLimits, ConsumeStatus, Later, PushSettings, Verdict
 from brokerset_client.rebalance import allocate_averagely, allocate_by_circle
+from brokerset_client.replier import Answer, Replier, is_request
+from brokerset_client.request_reply import reply_message
 from brokerset_client.retry import Backoff, SendRetry
 from brokerset_client.send_window import SendLimits
 from brokerset_formats.config import SubscriptionGroupConfig, TopicConfig
@@ -45,6 +50,7 @@ Subscription = SubscriptionData
 
 __all__ = [
     "Admin",
+    "Answer",
     "AnswerTimeout",
     "Backoff",
     "BrokerUnreachable",
@@ -65,12 +71,16 @@ __all__ = [
     "MessageView",
     "NameServerUnavailable",
     "NoQueue",
+    "NotARequest",
     "Producer",
     "PullConsumer",
     "PullResult",
     "PullStatus",
     "PushConsumer",
     "PushSettings",
+    "Replier",
+    "ReplyNotTaken",
+    "ReplyTimeout",
     "RequestRefused",
     "SendFailed",
     "SendLimits",
@@ -85,4 +95,6 @@ __all__ = [
     "WindowLimits",
     "allocate_averagely",
     "allocate_by_circle",
+    "is_request",
+    "reply_message",
 ]

@@ -1,5 +1,5 @@
 """What brokers ask of a client: to rebalance, to move its offsets, to tell its state, to consume one
-message."""
+message, to take a reply."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Protocol
 
 from brokerset_client.errors import MessageUnreadable
 from brokerset_client.messages import MessageView
+from brokerset_client.replies import ReplyTable
 from brokerset_client.stack_dump import stack_dump
 from brokerset_protocol import headers
 from brokerset_protocol.bodies.connections import ConsumeMessageDirectlyResult, ConsumerRunningInfo
@@ -60,8 +61,11 @@ class GroupMember(Protocol):
 class ClientRequests:
     """Handlers for the connections of one client instance."""
 
-    def __init__(self, members: Mapping[str, GroupMember], client_id: Callable[[], str]) -> None:
+    def __init__(
+        self, members: Mapping[str, GroupMember], client_id: Callable[[], str], replies: ReplyTable
+    ) -> None:
         self._members = members
+        self._replies = replies
         self._client_id = client_id
 
     def handlers(self) -> Handlers:
@@ -72,6 +76,7 @@ class ClientRequests:
             RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: self.consumer_status,
             RequestCode.GET_CONSUMER_RUNNING_INFO: self.running_info,
             RequestCode.CONSUME_MESSAGE_DIRECTLY: self.consume_directly,
+            RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: self._replies.received,
         }
 
     def members_changed(self, _: Connection, command: Command) -> Command:

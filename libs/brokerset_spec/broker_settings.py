@@ -124,6 +124,10 @@ class BrokerSettings:
     trace_topic_enable: bool = False
     """Whether the topic for message traces is created at start."""
 
+    store_reply_message_enable: bool = True
+    """Whether replies of request-reply are also stored, in `<cluster>_REPLY_TOPIC`; they reach who asked
+    for them either way."""
+
     broker_permission: int = number(6, high=7)
     """Bits of what the broker allows as a whole: 4 read, 2 write."""
 

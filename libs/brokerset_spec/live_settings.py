@@ -34,6 +34,7 @@ CHANGEABLE: Final = frozenset(
         "resetNoticeMillis",
         "shortPollingTimeMills",
         "slaveTimeout",
+        "storeReplyMessageEnable",
         "traceOn",
     }
 )
