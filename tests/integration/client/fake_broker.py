@@ -76,6 +76,8 @@ class FakeBroker:
     scripts: dict[int, deque[Answer]] = field(default_factory=dict)
     members: dict[str, dict[str, Connection]] = field(default_factory=dict)
     """group -> client id -> connection."""
+    producers: dict[str, Connection] = field(default_factory=dict)
+    """group -> the connection of its last heartbeat."""
     locks: dict[tuple[str, MessageQueue], str] = field(default_factory=dict)
     suggest_broker_id: int = 0
     moved_to: int | None = None
@@ -101,6 +103,7 @@ class FakeBroker:
             RequestCode.LOCK_BATCH_MQ: self.lock,
             RequestCode.UNLOCK_BATCH_MQ: self.unlock,
             RequestCode.CHECK_CLIENT_CONFIG: lambda _, command: command.reply(),
+            RequestCode.END_TRANSACTION: lambda _, command: command.reply(),
         }
         everything: dict[int, Handler] = {
             code: self._scripted(handlers.get(code, unscripted)) for code in RequestCode
@@ -145,6 +148,34 @@ class FakeBroker:
             )
         )
         self.grown.set()
+
+    def ask_for(self, half: Command, *, queue_offset: int = 0, offset: int = 0) -> None:
+        """Ask the producer that sent `half` (a send request) what became of it: CHECK_TRANSACTION_STATE."""
+        sent = headers.SendMessageV2.from_ext(half.ext)
+        unique_id = properties_of(half)["UNIQ_KEY"]
+        record = Record(
+            queue_id=sent.queue_id,
+            queue_offset=queue_offset,
+            offset=offset,
+            born_timestamp=sent.born_timestamp,
+            born_host=BORN,
+            store_timestamp=1_700_000_000_100,
+            store_host=Host(bytes((127, 0, 0, 1)), self.port),
+            body=half.body,
+            topic=sent.topic,
+            properties=half.ext["i"].encode(),
+        )
+        header = headers.CheckTransactionState(
+            topic="RMQ_SYS_TRANS_HALF_TOPIC",
+            tran_state_table_offset=queue_offset,
+            commit_log_offset=offset,
+            msg_id=unique_id,
+            transaction_id=unique_id,
+            broker_name=self.name,
+        )
+        self.producers[sent.producer_group].notify(
+            Command(RequestCode.CHECK_TRANSACTION_STATE, header.to_ext(), encode_record(record))
+        )
 
     # -- handlers -----------------------------------------------------------------------------------------
 
@@ -211,6 +242,8 @@ class FakeBroker:
 
     def heartbeat(self, connection: Connection, command: Command) -> Command:
         data = HeartbeatData.from_json(command.body)
+        for producer in data.producer_data_set:
+            self.producers[producer.group_name] = connection
         for consumer in data.consumer_data_set:
             group = self.members.setdefault(consumer.group_name, {})
             is_new = data.client_id not in group
