@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Final
 
+from brokerset_client import timers
 from brokerset_client.compression import COMPRESS_FROM_BYTES
 from brokerset_client.errors import (
     AnswerTimeout,
@@ -36,6 +38,7 @@ from brokerset_client.routes import (
 )
 from brokerset_client.send_window import SendLimits, SendWindow
 from brokerset_client.sending import QueueChooser, Sending, prepare, prepare_batch, request_of
+from brokerset_client.timers import Delay, timed
 from brokerset_formats import names
 from brokerset_formats.hashing import java_hash
 from brokerset_formats.hosts import Host
@@ -146,16 +149,22 @@ class Producer(InstanceUser):
         queue: MessageQueue | None = None,
         key: str | None = None,
         choose: QueueChooser | None = None,
+        delay: Delay | None = None,
+        deliver_at: datetime | None = None,
     ) -> SendResult:
         """Send one message and wait until the broker has stored it.
 
         The queue is the next in turn, unless `queue` names it, `key` (or the message's `sharding_key`) hashes
         to it, or `choose` picks it. `SendRetry` says what is tried again: by default a lost connection and a
         broker that cannot serve at the moment until the time-out, so that a failover fails no send. A message
-        that is tried again may be stored twice; its id is the same. Raises `MessageInvalid`, `TopicNotFound`,
+        that is tried again may be stored twice; its id is the same.
+
+        With `delay` (seconds or a `timedelta`) or `deliver_at` consumers get it later; the result's
+        `recall_handle` takes it back until then. Raises `MessageInvalid`, `TopicNotFound`,
         `NameServerUnavailable`, `RequestRefused` for an answer that no retry can mend, `AnswerTimeout`, and
         `SendFailed` after the last attempt.
         """
+        message = timed(message, delay, deliver_at)
         return await (await self.send_async(message, timeout, queue=queue, key=key, choose=choose))
 
     async def send_async(
@@ -166,13 +175,15 @@ class Producer(InstanceUser):
         queue: MessageQueue | None = None,
         key: str | None = None,
         choose: QueueChooser | None = None,
+        delay: Delay | None = None,
+        deliver_at: datetime | None = None,
     ) -> asyncio.Future[SendResult]:
         """Start to send; the future gets what `send` returns or raises.
 
         Waits only while the window of `SendLimits` is full. Messages to one queue leave in the order of the
         calls; only a retry can change it.
         """
-        sending = self._prepare(message)
+        sending = self._prepare(timed(message, delay, deliver_at))
         self._aim(sending, queue, key if key is not None else message.sharding_key, choose)
         return await self._begin(sending, timeout)
 
@@ -237,6 +248,24 @@ class Producer(InstanceUser):
         )
         self._aim(sending, queue, key, None)
         return await self._begin(sending, timeout)
+
+    async def recall(self, topic: str, handle: str, timeout: float | None = None) -> str:
+        """Take back a timer message that waits: nobody gets it. Returns its message id.
+
+        `handle` is the `recall_handle` of its send. The broker does not say whether the message was
+        delivered already: a recall right before the time of delivery may come too late. Raises
+        `MessageInvalid` for what is no handle of `topic`, `RequestRefused` where brokers do not allow it
+        (`recallMessageEnable`) or the time is over, and what ended the last attempt.
+        """
+        self._unique_ids()  # started, and not closed
+        return await timers.recall(
+            self.instance,
+            self.group,
+            topic,
+            handle,
+            timeout=self.timeout if timeout is None else timeout,
+            backoff=self.retry.backoff,
+        )
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues that messages of `topic` can be sent to now."""
