@@ -39,6 +39,7 @@ from brokerset_client.push_settings import ClientLimits, ConsumeStatus, Later, P
 from brokerset_client.rebalance import allocate_averagely, allocate_by_circle
 from brokerset_client.retry import Backoff, SendRetry
 from brokerset_client.send_window import SendLimits
+from brokerset_client.tracing import TraceSettings
 from brokerset_client.transaction_producer import Transaction, TransactionProducer, TransactionSettings
 from brokerset_client.transactions import EndStatus, HalfMessage, TransactionResult, TransactionState
 from brokerset_formats.config import SubscriptionGroupConfig, TopicConfig
@@ -88,6 +89,7 @@ __all__ = [
     "SubscriptionGroupConfig",
     "TopicConfig",
     "TopicNotFound",
+    "TraceSettings",
     "Transaction",
     "TransactionNotCommitted",
     "TransactionNotPrepared",

@@ -39,6 +39,7 @@ from brokerset_client.routes import (
 from brokerset_client.send_window import SendLimits, SendWindow
 from brokerset_client.sending import QueueChooser, Sending, prepare, prepare_batch, request_of
 from brokerset_client.timers import Delay, timed
+from brokerset_client.tracing import GROUP_PREFIX, Tracer, TraceSettings, traced_send
 from brokerset_formats import names
 from brokerset_formats.hashing import java_hash
 from brokerset_formats.hosts import Host
@@ -64,7 +65,29 @@ TURN_MESSAGES = 64
 TOPIC_RINGS_MAX = 10_000
 """Topics for which the producer remembers whose turn it is; then it forgets them all."""
 
+TRACE_SEND_SECONDS = 5.0
+"""Time-out of a trace message (Java's)."""
+
+TRACE_MESSAGES_MAX = 16
+"""Trace messages of one producer or consumer that are on their way."""
+
 _STATUS: Final = {int(status.value): status for status in SendStatus}
+
+
+def make_tracer(instance: ClientInstance, group: str, kind: str, settings: TraceSettings) -> Tracer:
+    """A tracer with a producer of its own, which is not traced; `kind` is `PRODUCE` or `CONSUME`, as Java's.
+
+    The route of the trace topic is its own business: without it traces are lost, and nothing else.
+    """
+    tail = f"-{kind}-{instance.next_maker()}"
+    sender = Producer(
+        f"{GROUP_PREFIX}-{group}"[: names.GROUP_SIZE_MAX - len(tail)] + tail,
+        instance=instance,
+        timeout=TRACE_SEND_SECONDS,
+        limits=SendLimits(TRACE_MESSAGES_MAX),
+        create_topics=False,
+    )
+    return Tracer(instance, group, settings, sender)
 
 
 class Producer(InstanceUser):
@@ -86,6 +109,7 @@ class Producer(InstanceUser):
         compress_from_bytes: int = COMPRESS_FROM_BYTES,
         body_size_max: int = BODY_SIZE_MAX,
         create_topics: bool = True,
+        trace: TraceSettings | None = None,
     ) -> None:
         problem = names.check_group(group)
         if problem is not None:
@@ -111,6 +135,7 @@ class Producer(InstanceUser):
         self._oneway_count = 0
         self._running = False
         self._sweeper: asyncio.Task[object] | None = None
+        self._tracer = None if trace is None else make_tracer(self.instance, group, "PRODUCE", trace)
 
     async def start(self) -> None:
         """Reach a name server. Raises `NameServerUnavailable`."""
@@ -121,6 +146,8 @@ class Producer(InstanceUser):
         self.instance.add_producer(self.group)
         self._running = True
         self._sweeper = self.instance.spawn(self._sweep(), "send time-outs")
+        if self._tracer is not None:
+            await self._tracer.start()
 
     async def close(self) -> None:
         """Wait a while for what is on its way, fail the rest with `ClientClosed`, leave the brokers."""
@@ -136,6 +163,8 @@ class Producer(InstanceUser):
             self._fail(sending, ClientClosed("the producer was closed before the broker answered"))
         if self._sweeper is not None:
             self._sweeper.cancel()
+        if self._tracer is not None:
+            await self._tracer.close()
         await self.instance.remove_producer(self.group)
         await super().close()
 
@@ -246,6 +275,10 @@ class Producer(InstanceUser):
             self.instance.clock.now_ms(),
             body_size_max=self.body_size_max,
         )
+        if self._tracer is not None:
+            ids = sending.message_id.split(",")
+            sending.traced = tuple(map(traced_send, messages, ids))
+            sending.begun_ms = self.instance.clock.now_ms()
         self._aim(sending, queue, key, None)
         return await self._begin(sending, timeout)
 
@@ -258,7 +291,7 @@ class Producer(InstanceUser):
         (`recallMessageEnable`) or the time is over, and what ended the last attempt.
         """
         self._unique_ids()  # started, and not closed
-        return await timers.recall(
+        message_id, region = await timers.recall(
             self.instance,
             self.group,
             topic,
@@ -266,6 +299,9 @@ class Producer(InstanceUser):
             timeout=self.timeout if timeout is None else timeout,
             backoff=self.retry.backoff,
         )
+        if self._tracer is not None:
+            self._tracer.recalled(topic, message_id, region)
+        return message_id
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues that messages of `topic` can be sent to now."""
@@ -274,13 +310,18 @@ class Producer(InstanceUser):
     # -- inside -------------------------------------------------------------------------------------------
 
     def _prepare(self, message: Message) -> Sending:
-        return prepare(
+        now_ms = self.instance.clock.now_ms()
+        sending = prepare(
             message,
             self._unique_ids(),
-            self.instance.clock.now_ms(),
+            now_ms,
             body_size_max=self.body_size_max,
             compress_from_bytes=self.compress_from_bytes,
         )
+        if self._tracer is not None:
+            sending.traced = (traced_send(message, sending.message_id),)
+            sending.begun_ms = now_ms
+        return sending
 
     def _unique_ids(self) -> UniqueIds:
         if self._ids is None:
@@ -472,20 +513,21 @@ class Producer(InstanceUser):
         self._leave(sending)
         if queue_id != queue.queue_id:
             queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
+        result = SendResult(
+            status,
+            sending.message_id,
+            offset_message_id,
+            queue,
+            queue_offset,
+            ext.get(SendResponseKey.TRANSACTION_ID),
+            ext.get(SendResponseKey.REGION),
+            ext.get(SendResponseKey.TRACE_ON) != "false",
+            ext.get(SendResponseKey.RECALL_HANDLE),
+        )
         if not sending.future.done():
-            sending.future.set_result(
-                SendResult(
-                    status,
-                    sending.message_id,
-                    offset_message_id,
-                    queue,
-                    queue_offset,
-                    ext.get(SendResponseKey.TRANSACTION_ID),
-                    ext.get(SendResponseKey.REGION),
-                    ext.get(SendResponseKey.TRACE_ON) != "false",
-                    ext.get(SendResponseKey.RECALL_HANDLE),
-                )
-            )
+            sending.future.set_result(result)
+        if self._tracer is not None:
+            self._tracer.sent(sending.traced, result, address, sending.begun_ms)
         route = self.instance.cached_route(sending.topic)
         if route is not None and route.created_on_send:
             self.instance.refresh_soon(sending.topic)

@@ -25,6 +25,7 @@ from brokerset_formats.errors import FormatError
 from brokerset_formats.recall_handles import RecallHandle, decode_recall_handle
 from brokerset_protocol import headers
 from brokerset_protocol.codes import RequestCode, ResponseCode
+from brokerset_protocol.headers.send import SendResponseKey
 
 Delay = timedelta | float
 """How long a message waits; a number means seconds."""
@@ -69,8 +70,8 @@ def read_handle(topic: str, text: str) -> RecallHandle:
 
 async def recall(
     instance: ClientInstance, group: str, topic: str, text: str, *, timeout: float, backoff: Backoff
-) -> str:
-    """RECALL_MESSAGE (370) to the master of the broker that has the message; the id of the message.
+) -> tuple[str, str | None]:
+    """RECALL_MESSAGE (370) to the master of the broker that has the message; its id and the broker's region.
 
     A recall that was lost is repeated, also at a new master, until `timeout` seconds are over: twice is as
     good as once. Raises `MessageInvalid` for a bad handle, and what ended the last attempt.
@@ -98,7 +99,8 @@ async def recall(
                 raise
             await asyncio.sleep(delay)
         else:
-            return headers.RecallMessageResponse.from_ext(answer.ext).msg_id
+            made = headers.RecallMessageResponse.from_ext(answer.ext)
+            return made.msg_id, answer.ext.get(SendResponseKey.REGION)
 
 
 def _may_pass(error: ClientError) -> bool:

@@ -20,13 +20,16 @@ import structlog
 
 from brokerset_client.errors import BrokerUnreachable
 from brokerset_client.messages import MessageView
+from brokerset_client.tracing import Tracer
 from brokerset_client.transactions import (
+    TRACE_STATES,
     CheckHandler,
     HalfPosition,
     TransactionState,
     check_position,
     end_command,
 )
+from brokerset_formats.properties import Property
 from brokerset_protocol.headers.send import CheckTransactionState
 from brokerset_runtime.remoting import Connection
 
@@ -66,6 +69,7 @@ class TransactionChecks:
         *,
         at_once: int,
         timeout: float,
+        tracer: Tracer | None = None,
     ) -> None:
         """`at_once` handlers run side by side, each for at most `timeout` seconds."""
         self._instance = instance
@@ -74,6 +78,7 @@ class TransactionChecks:
         self._running = running
         self._at_once = at_once
         self._timeout = timeout
+        self._tracer = tracer
         self._known: dict[str, _Check] = {}
         """Checks that wait or run, by transaction id."""
         self._waiting: deque[str] = deque()
@@ -176,3 +181,15 @@ class TransactionChecks:
             return
         connection.notify(command)
         self.answered += 1
+        message = check.message
+        if self._tracer is not None and message.property_text(Property.TRACE_ON) != "false":
+            self._tracer.ended(
+                topic=message.topic,
+                message_id=transaction_id,
+                tags=message.tags or "",
+                keys=" ".join(message.keys),
+                store_host="{}:{}".format(*connection.peer),
+                state=TRACE_STATES[state],
+                from_check=True,
+                region=message.property_text(Property.MSG_REGION),
+            )

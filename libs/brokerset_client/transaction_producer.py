@@ -31,8 +31,10 @@ from brokerset_client.producer import SEND_SECONDS, Producer
 from brokerset_client.retry import PASSING_CODES, SendRetry
 from brokerset_client.send_window import SendLimits
 from brokerset_client.sending import QueueChooser
+from brokerset_client.tracing import TraceSettings
 from brokerset_client.transaction_checks import TransactionChecks
 from brokerset_client.transactions import (
+    TRACE_STATES,
     CheckHandler,
     EndStatus,
     HalfMessage,
@@ -112,6 +114,7 @@ class TransactionProducer(Producer):
         compress_from_bytes: int = COMPRESS_FROM_BYTES,
         body_size_max: int = BODY_SIZE_MAX,
         create_topics: bool = True,
+        trace: TraceSettings | None = None,
     ) -> None:
         super().__init__(
             group,
@@ -123,6 +126,7 @@ class TransactionProducer(Producer):
             compress_from_bytes=compress_from_bytes,
             body_size_max=body_size_max,
             create_topics=create_topics,
+            trace=trace,
         )
         self.transactions = transactions or TransactionSettings()
         self._topics = tuple(topics)
@@ -135,6 +139,7 @@ class TransactionProducer(Producer):
             self._open,
             at_once=self.transactions.checks_at_once,
             timeout=self.transactions.check_timeout,
+            tracer=self._tracer,
         )
 
     async def start(self) -> None:
@@ -236,9 +241,26 @@ class TransactionProducer(Producer):
             status, problem = await attempt.run()
         except ClientError as error:
             status, problem = EndStatus.LEFT_TO_CHECK, str(error)
+        self._trace_end(half, state, position)
         if problem is not None:
             log.warning("end of a transaction", id=half.transaction_id, end=status.value, reason=problem)
         return TransactionResult(half.sent, state, status, problem)
+
+    def _trace_end(self, half: HalfMessage, state: TransactionState, position: HalfPosition) -> None:
+        if self._tracer is None or half.sent.region_id is None or not half.sent.trace_on:
+            return
+        route = self.instance.cached_route(half.message.topic)
+        keys = half.message.keys
+        self._tracer.ended(
+            topic=half.message.topic,
+            message_id=half.transaction_id,
+            tags=half.message.tags or "",
+            keys=keys if isinstance(keys, str) else " ".join(keys),
+            store_host=(route.master(half.sent.queue.broker_name) if route else None) or "",
+            state=TRACE_STATES[state],
+            from_check=position.connection is not None,
+            region=half.sent.region_id,
+        )
 
 
 class _End:

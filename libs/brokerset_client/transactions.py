@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Final
 
 from brokerset_client.errors import MessageInvalid, RequestRefused
 from brokerset_client.messages import Message, MessageView, SendResult
@@ -53,6 +54,14 @@ class EndStatus(Enum):
 
     REFUSED = "refused"
     """The broker refused it and changed nothing."""
+
+
+TRACE_STATES: Final = {
+    TransactionState.COMMIT: "COMMIT_MESSAGE",
+    TransactionState.ROLLBACK: "ROLLBACK_MESSAGE",
+    TransactionState.UNKNOWN: "UNKNOW",
+}
+"""Java's names of the states, as traces have them."""
 
 
 @dataclass(frozen=True, slots=True)

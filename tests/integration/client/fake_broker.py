@@ -80,6 +80,8 @@ class FakeBroker:
     """group -> the connection of its last heartbeat."""
     locks: dict[tuple[str, MessageQueue], str] = field(default_factory=dict)
     suggest_broker_id: int = 0
+    trace_on: bool | None = None
+    """What answers to sends say about traces; None: nothing, and no region."""
     moved_to: int | None = None
     """Answer the next pull of a queue with OFFSET_ILLEGAL and this offset."""
     is_young: bool = False
@@ -195,7 +197,10 @@ class FakeBroker:
             encode_offset_id(Host(bytes((127, 0, 0, 1)), self.port), first + n) for n in range(len(bodies))
         ]
         made = headers.SendMessageResponse(msg_id=",".join(ids), queue_id=queue_id, queue_offset=first)
-        return command.reply(ext=made.to_ext())
+        ext = made.to_ext()
+        if self.trace_on is not None:
+            ext |= {"MSG_REGION": "here", "TRACE_ON": "true" if self.trace_on else "false"}
+        return command.reply(ext=ext)
 
     async def pull(self, _: Connection, command: Command) -> Command:
         header = headers.PullMessage.from_ext(command.ext)
