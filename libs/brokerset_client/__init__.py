@@ -28,6 +28,9 @@ from brokerset_client.errors import (
     RequestRefused,
     SendFailed,
     TopicNotFound,
+    TransactionNotCommitted,
+    TransactionNotPrepared,
+    TransactionsFull,
 )
 from brokerset_client.instance import ClientInstance
 from brokerset_client.messages import Message, MessageView, SendResult, SendStatus
@@ -41,6 +44,9 @@ from brokerset_client.replier import Answer, Replier, is_request
 from brokerset_client.request_reply import reply_message
 from brokerset_client.retry import Backoff, SendRetry
 from brokerset_client.send_window import SendLimits
+from brokerset_client.tracing import TraceSettings
+from brokerset_client.transaction_producer import Transaction, TransactionProducer, TransactionSettings
+from brokerset_client.transactions import EndStatus, HalfMessage, TransactionResult, TransactionState
 from brokerset_formats.config import SubscriptionGroupConfig, TopicConfig
 from brokerset_protocol.bodies.heartbeat import ConsumeFromWhere, MessageModel, SubscriptionData
 from brokerset_protocol.bodies.queues import MessageQueue
@@ -60,8 +66,10 @@ __all__ = [
     "ClientLimits",
     "ConsumeFromWhere",
     "ConsumeStatus",
+    "EndStatus",
     "GroupOffline",
     "GroupProgress",
+    "HalfMessage",
     "Later",
     "Message",
     "MessageInvalid",
@@ -91,6 +99,15 @@ __all__ = [
     "SubscriptionGroupConfig",
     "TopicConfig",
     "TopicNotFound",
+    "TraceSettings",
+    "Transaction",
+    "TransactionNotCommitted",
+    "TransactionNotPrepared",
+    "TransactionProducer",
+    "TransactionResult",
+    "TransactionSettings",
+    "TransactionState",
+    "TransactionsFull",
     "Verdict",
     "WindowLimits",
     "allocate_averagely",

@@ -19,6 +19,8 @@ from brokerset_client.instance import ClientInstance
 from brokerset_client.messages import MessageView
 from brokerset_client.push_settings import BatchListener, ConsumeStatus, Later, MessageListener, PushSettings
 from brokerset_client.redelivery import Redelivery
+from brokerset_client.tracing import Tracer
+from brokerset_protocol.bodies.traces import ConsumeOutcome, DeliveryTrace
 
 log = structlog.get_logger(__name__)
 
@@ -50,6 +52,8 @@ class Listener:
         self._running: set[asyncio.Task[object] | None] = set()
         self._quiet = asyncio.Event()
         self._quiet.set()
+        self.tracer: Tracer | None = None
+        """Gets a trace before and after each call, where its user wants some."""
 
     async def quiet(self) -> None:
         """Until it does not run; the listener itself does not wait for its own end."""
@@ -58,13 +62,16 @@ class Listener:
 
     async def call(self, messages: Sequence[MessageView], topic: str) -> Later | None:
         """None if the messages are done, else when to try again. It counts for `topic`."""
+        deliveries = [] if self.tracer is None else _deliveries(self.tracer, messages)
         begun = time.monotonic()
-        later, _ = await self.attempt(messages)
+        later, failure = await self.attempt(messages)
         if later is None:
             self.succeeded += len(messages)
         else:
             self.failed += len(messages)
         self.work.consumed(topic, len(messages), time.monotonic() - begun, failed=later is not None)
+        if self.tracer is not None and deliveries:
+            self.tracer.consumed(deliveries, _outcome(later, failure))
         return later
 
     async def attempt(self, messages: Sequence[MessageView]) -> tuple[Later | None, BaseException | None]:
@@ -103,6 +110,24 @@ class Listener:
         if verdict is None or verdict is ConsumeStatus.SUCCESS:
             return None, None
         return (verdict if isinstance(verdict, Later) else LATER), None
+
+
+def _deliveries(tracer: Tracer, messages: Sequence[MessageView]) -> list[DeliveryTrace]:
+    """Trace that these messages are handed over now."""
+    try:
+        return tracer.deliveries(messages)
+    except MessageUnreadable as error:
+        log.debug("unreadable message has no trace", reason=str(error))
+        return []
+
+
+def _outcome(later: Later | None, failure: BaseException | None) -> ConsumeOutcome:
+    """What a trace calls the end of a call."""
+    if isinstance(failure, TimeoutError):
+        return ConsumeOutcome.TIME_OUT
+    if failure is not None:
+        return ConsumeOutcome.EXCEPTION
+    return ConsumeOutcome.SUCCESS if later is None else ConsumeOutcome.FAILED
 
 
 class ConcurrentWork:
