@@ -32,10 +32,15 @@ CHANGEABLE: Final = frozenset(
         "regionId",
         "registerNameServerPeriod",
         "resetNoticeMillis",
+        "rejectTransactionMessage",
         "shortPollingTimeMills",
         "slaveTimeout",
         "storeReplyMessageEnable",
         "traceOn",
+        "transactionCheckInterval",
+        "transactionCheckMax",
+        "transactionOpMsgMaxSize",
+        "transactionTimeOut",
     }
 )
 """Settings that take effect at once; every other one needs a restart."""

@@ -82,7 +82,6 @@ def no_topic(topic: str) -> Rejected:
 
 
 UNSUPPORTED: Final = {
-    RequestCode.END_TRANSACTION: "transactions are not served by this broker",
     RequestCode.RECALL_MESSAGE: "delayed messages cannot be recalled from this broker",
 }
 """Requests around sending that are refused, each with its reason."""

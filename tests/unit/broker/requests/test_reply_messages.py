@@ -50,6 +50,7 @@ class FakeChannel:
         self.error: Exception | None = None
         self.gate = asyncio.Event()
         self.gate.set()
+        self.unsent_bytes = 0
 
     def notify(self, command: Command) -> None:
         raise AssertionError("a reply is acknowledged")

@@ -32,6 +32,11 @@ class Line:
         """Somewhere."""
         return ("127.0.0.1", 1)
 
+    @property
+    def unsent_bytes(self) -> int:
+        """Everything is sent."""
+        return 0
+
     def notify(self, command: Command) -> None:
         """Note it."""
         self.got.append(command)
