@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -10,8 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 
 from brokerset_broker.app import Broker
+from brokerset_cli.consuming import parse_start, take
+from brokerset_cli.main import main
+from brokerset_cli.requests import replying
 from brokerset_client import (
     Answer,
     ClientInstance,
@@ -278,7 +283,7 @@ async def test_a_reply_comes_over_whichever_broker_it_is_sent_to(servers: Server
                 assert (await asking).body == name.encode()
 
 
-async def test_a_reply_that_comes_after_the_requests_master_has_gone_is_delivered(servers: Servers) -> None:
+async def test_a_reply_after_the_requests_master_has_gone_is_delivered(servers: Servers) -> None:
     """The client makes itself known to the new master while it waits, though it sends nothing."""
     requests: asyncio.Queue[MessageView] = asyncio.Queue()
 
@@ -332,3 +337,34 @@ async def test_a_handler_that_fails_gets_the_request_again(servers: Servers) -> 
     ):
         assert (await producer.request(Message(topic="t", body=b"x"), 20)).body == b"second"
         assert tries == [0, 1]
+
+
+async def test_the_command_line_asks_and_replies(servers: Servers) -> None:
+    """`request` shows the reply of `consume --reply`, as text and as JSON; without one it says what to do."""
+
+    def ask(*options: str) -> Result:
+        return CliRunner().invoke(main, ["request", "t", "ping", "--namesrv", servers.namesrv, *options])
+
+    async with servers, servers.broker(), ClientInstance(servers.namesrv) as instance:
+        async with replying(instance, "re:{body}") as answer:
+            taking = asyncio.create_task(
+                take(
+                    instance,
+                    "t",
+                    "cli",
+                    start=parse_start("earliest"),
+                    handle=lambda _: None,
+                    count=2,
+                    answer=answer,
+                )
+            )
+            text = await asyncio.to_thread(ask)
+            record = await asyncio.to_thread(ask, "--json")
+            await taking
+        unanswered = await asyncio.to_thread(ask, "--timeout", "0.2")
+
+    assert (text.exit_code, text.stdout) == (0, "re:ping\n")
+    assert json.loads(record.stdout)["body"] == "re:ping"
+    assert unanswered.exit_code == 1
+    assert "no reply came in 0.2 s" in unanswered.output
+    assert "brokerset consume t --reply TEXT" in unanswered.output
