@@ -145,7 +145,7 @@ def test_a_host_that_cannot_be_read_costs_no_reply(text: str, host: str) -> None
         {"properties": "a\x01" + "b" * 40_000},
     ],
 )
-def test_a_push_that_cannot_be_read_is_refused(changes: dict[str, str]) -> None:
+def test_a_push_that_cannot_be_read_is_refused(changes: dict[str, Any]) -> None:
     """With a reason, and without an exception that is none of the protocol."""
     with pytest.raises(Rejected):
         reply_of(push(**changes), 0)
