@@ -65,22 +65,24 @@ class Servers:
         await self._stack.aclose()
 
     @asynccontextmanager
-    async def broker(self, name: str = "broker-a", **changes: Any) -> AsyncIterator[Broker]:
-        """A broker with the topic `t` that the name server knows."""
+    async def broker(
+        self, name: str = "broker-a", *, topic: str = "t", **changes: Any
+    ) -> AsyncIterator[Broker]:
+        """A broker with a topic, both of which the name server knows."""
         settings = {"namesrv_addr": self.namesrv, "broker_name": name, **changes}
         async with running_broker(self.folder / name, **settings) as broker:
-            broker.topics.update(TopicConfig("t", 1, 1))
+            broker.topics.update(TopicConfig(topic, 1, 1))
             await until(lambda: broker.registrar.registered)
-            await self.routed(name, f"{HOST}:{broker.port}")
+            await self.routed(topic, name, f"{HOST}:{broker.port}")
             yield broker
 
-    async def routed(self, name: str, address: str) -> None:
-        """Wait until the name server knows `t` on a broker at an address."""
+    async def routed(self, topic: str, name: str, address: str) -> None:
+        """Wait until the name server knows a topic on a broker at an address."""
         async with ClientInstance(self.namesrv) as instance:
 
             async def known() -> bool:
                 try:
-                    return (await instance.route("t", fresh=True)).master(name) == address
+                    return (await instance.route(topic, fresh=True)).master(name) == address
                 except Exception:
                     return False
 
@@ -267,21 +269,20 @@ async def test_a_reply_comes_over_whichever_broker_it_is_sent_to(servers: Server
 
     async with (
         servers.broker("broker-a"),
-        servers.broker("broker-b") as second,
+        servers.broker("broker-b", topic="other"),
         servers.replier(requests.put),
         servers.producer("r") as other,
+        servers.producer() as producer,
     ):
-        second.topics.delete("t")
-        async with servers.producer() as producer:
-            for name in ("broker-a", "broker-b"):
-                asking = asyncio.create_task(producer.request(
-                    Message(topic="t", body=b"x"), 10, queue=MessageQueue("t", "broker-a", 0)
-                ))  # fmt: skip
-                request = await requests.get()
-                made = reply_message(request, name.encode())
-                await other.send(made, queue=MessageQueue(REPLIES, name, 0))
+        for name in ("broker-a", "broker-b"):
+            asking = asyncio.create_task(producer.request(
+                Message(topic="t", body=b"x"), 10, queue=MessageQueue("t", "broker-a", 0)
+            ))  # fmt: skip
+            request = await requests.get()
+            made = reply_message(request, name.encode())
+            await other.send(made, queue=MessageQueue(REPLIES, name, 0))
 
-                assert (await asking).body == name.encode()
+            assert (await asking).body == name.encode()
 
 
 async def test_a_reply_after_the_requests_master_has_gone_is_delivered(servers: Servers) -> None:
