@@ -24,6 +24,7 @@ COMMANDS: Final = {
     "group": ("brokerset_cli.groups:group", "Consumer groups: create, describe, move, suspend, delete."),
     "send": ("brokerset_cli.messages:send", "Send messages to a topic."),
     "consume": ("brokerset_cli.messages:consume", "Read messages from a topic."),
+    "request": ("brokerset_cli.requests:request", "Send a message and wait for the reply to it."),
     "bench": ("brokerset_bench.command:bench", "Measure sending and consuming."),
     "controller": (
         "brokerset_cli.controllers:controller",

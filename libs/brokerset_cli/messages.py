@@ -24,6 +24,7 @@ from brokerset_cli.ordered_messages import (
     take_ordered,
 )
 from brokerset_cli.output import CommandFailed, counted, fail, progress, write_json
+from brokerset_cli.requests import replying
 from brokerset_cli.sending import OFFSET_UNKNOWN, Sends, Sent, check_statuses, send_all
 from brokerset_client.instance import ClientInstance
 from brokerset_client.messages import BODY_SIZE_MAX, Message, MessageView
@@ -285,6 +286,11 @@ def _start(_context: click.Context, _parameter: click.Parameter, text: str) -> S
     metavar="PORT",
     help="With --ordered: serve lag, permission and blocked keys at /metrics of this port, for Prometheus.",
 )
+@click.option(
+    "--reply",
+    metavar="TEXT",
+    help="Reply TEXT to the requests among the messages; {body} in it stands for the request's body.",
+)
 @click.option("--quiet", is_flag=True, help="Do not show the messages, only how many there were.")
 @cluster_options
 @json_option
@@ -299,6 +305,7 @@ def consume(
     ordered: bool,
     shared: bool,
     metrics_port: int | None,
+    reply: str | None,
     quiet: bool,
     cluster: Cluster,
     as_json: bool,
@@ -315,6 +322,8 @@ def consume(
 
     if sql is not None and (ordered or expression != "*"):
         raise click.UsageError("--sql goes neither with --tag nor with --ordered: a topic has one filter")
+    if reply is not None and (ordered or not reply):
+        raise click.UsageError("--reply needs a text, and does not go with --ordered")
     if sql == "":
         raise click.UsageError("--sql needs an expression; without it all messages are read")
 
@@ -351,17 +360,19 @@ def consume(
                 show(message)
                 done(1)
 
-            return await take(
-                instance,
-                topic,
-                group,
-                start=start,
-                handle=handle,
-                expression=expression if sql is None else sql,
-                expression_type=ExpressionType.TAG if sql is None else ExpressionType.SQL92,
-                count=count,
-                idle_seconds=idle_seconds,
-            )
+            async with replying(instance, reply) as answer:
+                return await take(
+                    instance,
+                    topic,
+                    group,
+                    start=start,
+                    handle=handle,
+                    expression=expression if sql is None else sql,
+                    expression_type=ExpressionType.TAG if sql is None else ExpressionType.SQL92,
+                    count=count,
+                    idle_seconds=idle_seconds,
+                    answer=answer,
+                )
 
     taken = cluster.run(work)
     rate = ""

@@ -14,7 +14,8 @@ is refused with which words), `upgrades` (`brokerset upgrade` leads groups of Ro
 `dledger-brokers` (brokers of both makes in one DLedger group: clients, metadata, delay messages and mqadmin while leaders are killed,
 and stores that the other make goes on with; `--mixes ooo,joo,jjo`), `dledger-changes` (a group of both makes whose leader changes
 many times under load, by kills and transfers: 9 times, 54 with `--size all`, or `--switches N`), `dledger-clients` (the C++ and the
-Node client with a group of ours whose leader is killed), `ordered` (Java's orderly consumer and producer with an ordered subject).
+Node client with a group of ours whose leader is killed), `ordered` (Java's orderly consumer and producer with an ordered subject),
+`request-reply` (Java's client and ours ask each other, on brokers of both makes).
 Without `--only` all but the long suites run, and with `--size all` all. `.ci/run` chooses long ones by what changed
 (`brokerset_rig.long_suites`).
 Suites run in two lanes side by side (`--lanes 1`: one after the other). Ends with a line for each suite; exit status 1 if anything differs.
@@ -48,6 +49,7 @@ from brokerset_rig import (
     release_parts,
     replication_clients,
     replication_parts,
+    request_reply_suite,
     stack,
     stores,
     suite_lanes,
@@ -59,7 +61,7 @@ from brokerset_rig.long_suites import INTEROP_LONG
 CACHE = Path(os.environ.get("PEERS_CACHE", "")) if os.environ.get("PEERS_CACHE") else (
     Path(os.environ.get("BROKERSET_CACHE", Path.home() / ".cache" / "brokerset")) / "peers"
 )  # fmt: skip
-VERBS = [*range(1, 24), *range(30, 35), *range(40, 43)]
+VERBS = [*range(1, 24), *range(30, 37), *range(40, 43)]
 VERB_SECONDS_MAX = 180
 SETTINGS = {"enablePropertyFilter": "true"}
 """Of our brokers where verbs or scenarios are compared with the golden answers; Java's had them too."""
@@ -306,6 +308,7 @@ SUITES: dict[str, Callable[[Outcome, str], None]] = {
     "dledger-changes": lambda outcome, size: dledger_changes.run(outcome.add, size),
     "dledger-clients": lambda outcome, _: dledger_clients.run(outcome.add, CACHE),
     "ordered": lambda outcome, _: ordered_suite.suite(outcome.add),
+    "request-reply": lambda outcome, _: request_reply_suite.suite(outcome.add),
 }
 
 
