@@ -42,6 +42,9 @@ class Command:
     shows: tuple[str, ...] = ()
     """Patterns that the text must match, on both makes."""
 
+    waits: bool = False
+    """Whether it is repeated until it shows them."""
+
 
 def commands(namesrv: str, broker: str, folder: Path) -> list[Command]:
     """All commands in their order; the consumer of `GROUP` runs, and has consumed all messages."""
@@ -81,6 +84,8 @@ def commands(namesrv: str, broker: str, folder: Path) -> list[Command]:
         Command("live-cloneGroupOffset", "cloneGroupOffset", (*n, "-s", GROUP, "-d", CLONE, *t, "-o", "false")),
         Command("live-consumerProgress-clone", "consumerProgress", (*n, "-g", CLONE, *t)),
         Command("live-resetOffsetByTime-begin", "resetOffsetByTime", (*n, *g, *t, "-s", "0")),
+        Command("live-consumerProgress-reset", "consumerProgress", (*n, *g, *t), waits=True, exact=False,
+                shows=(r"Consume Diff Total: 0", rf"{TOPIC}\s+broker-a\s+0\s+(\d+)\s+\1\s+0")),
         Command("live-resetOffsetByTime-queue", "resetOffsetByTime",
                 (*n, *g, *t, "-s", "0", *b, "-q", "0", "-o", "1")),
         Command("live-resetOffsetByTime-range", "resetOffsetByTime",
@@ -147,6 +152,9 @@ def texts(namesrv: str, broker: str, folder: Path) -> Iterator[tuple[Command, st
             words = [word.format(**seen) if word.startswith("{") else word for word in command.arguments]
             text = _endless(env, command.command, *words) if command.endless else ""
             text = text or mqadmin.text_of(env, command.command, *words, cwd=folder)
+            deadline = time.monotonic() + ONLINE_SECONDS_MAX
+            while command.waits and problems(command, text) and time.monotonic() < deadline:
+                text = mqadmin.text_of(env, command.command, *words, cwd=folder)
             _remember(seen, command.name, text)
             yield command, f"$ mqadmin {command.command} {' '.join(words)}\n{text}"
 
