@@ -43,10 +43,12 @@ from brokerset_broker.requests.send_refusals import refusing_handlers
 from brokerset_broker.requests.send_runs import SendRuns
 from brokerset_broker.requests.signatures import SignedRequests
 from brokerset_broker.requests.statistics import BrokerStats
+from brokerset_broker.requests.timer_puts import TimerPuts
 from brokerset_broker.requests.topics import TopicProcessor
 from brokerset_broker.requests.traffic import Traffic
 from brokerset_broker.services.delay import DelayService
 from brokerset_broker.services.role_services import RoleServices
+from brokerset_broker.services.timers.service import TimerService
 from brokerset_broker.store.delay_levels import DelayLevels
 from brokerset_broker.store.errors import PutStatus
 from brokerset_broker.store.message_store import MessageStore
@@ -67,7 +69,7 @@ from brokerset_broker.tables.producers import ProducerTable
 from brokerset_broker.tables.topics import TopicManager
 from brokerset_formats import native
 from brokerset_formats.config import TopicConfig
-from brokerset_formats.names import SCHEDULE_TOPIC
+from brokerset_formats.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from brokerset_protocol.codes import ResponseCode
 from brokerset_runtime.clock import Clock, SystemClock
 from brokerset_runtime.disk import RealDisk
@@ -210,6 +212,7 @@ class Broker:
                         *([self.filters.run(self._has)] if self.filters is not None else []),
                         self._server.sweep_idle(),
                         self._persist_delays(),
+                        self.timers.run(),
                         self._keep_house(),
                         self._serve_http(),
                         self.part.run(),
@@ -249,6 +252,7 @@ class Broker:
             self._loaded = False
             for write in (
                 self.delay.persist,
+                self.timers.close,
                 self.topics.saved,
                 self.groups.saved,
                 self.offsets.saved,
@@ -430,7 +434,14 @@ class Broker:
             admission=self.admission,
             is_subject=self.ordered.is_subject,
         )
-        self.services = RoleServices([self.delay])
+        self.timers = TimerService(
+            store=self.store,
+            live=self.live,
+            clock=clock,
+            admission=self.admission,
+            is_subject=self.ordered.is_subject,
+        )
+        self.services = RoleServices([self.delay, self.timers])
         self._source = StoreSource(self.store, clock)
         self._tables = Tables(
             topics=self.topics,
@@ -439,6 +450,7 @@ class Broker:
             delay=self.delay,
             queues=self._source,
             ordered=self.ordered,
+            timers=self.timers,
         )
         self._tables.on_reset = self.parked_pulls.wake_queue
         self.registrar = Registrar(
@@ -484,6 +496,7 @@ class Broker:
         self.groups.load()
         self.offsets.load()
         self.delay.load()
+        self.timers.load()
         self.ordered.load()
         if self.filters is not None:
             self.filters.load()
@@ -498,10 +511,12 @@ class Broker:
         queries = StoreQueries(store)
         changes = self.part.changes
         self.send_lane = self._make_send_lane()
+        self._timer_puts = TimerPuts(lambda: self.timers.settings, self.timers.slot_count, clock.now_ms)
         self._send = SendProcessor(
             live=live, store=store, topics=topics, groups=groups, locks=locks, admission=admission,
             levels=self.levels, stats=stats, traffic=traffic, clock=clock, changes=changes,
             ordered=self.ordered, ordered_counters=self.ordered_counters, lane=self.send_lane,
+            timers=self._timer_puts,
         )  # fmt: skip
         access = OrderedAccess(
             ordered=self.ordered, locks=locks, offsets=offsets, store=store, admission=admission, clock=clock,
@@ -620,6 +635,8 @@ class Broker:
         self.parked_pulls.arrived(topic, queue_id, next_queue_offset, tags_code)
         if topic == SCHEDULE_TOPIC:
             self.delay.arrived(queue_id)
+        elif topic == TIMER_TOPIC:
+            self.timers.arrived()
 
     def _has(self, topic: str, group: str) -> bool:
         return topic in self.topics.items and group in self.groups.items

@@ -29,10 +29,16 @@ CHANGEABLE: Final = frozenset(
         "minInSyncReplicas",
         "namesrvAddr",
         "notifyConsumerIdsChangedEnable",
+        "recallMessageEnable",
         "regionId",
         "registerNameServerPeriod",
         "shortPollingTimeMills",
         "slaveTimeout",
+        "timerCongestNumEachSlot",
+        "timerMaxDelaySec",
+        "timerStopDequeue",
+        "timerStopEnqueue",
+        "timerWheelEnable",
         "traceOn",
     }
 )
