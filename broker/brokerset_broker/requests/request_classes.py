@@ -114,6 +114,7 @@ CLASSES: Final[Mapping[int, RequestClass]] = _table(
             RequestCode.GET_BROKER_CONSUME_STATS,
             RequestCode.QUERY_CONSUME_TIME_SPAN,
             RequestCode.GET_ALL_CONSUMER_OFFSET,
+            RequestCode.QUERY_CORRECTION_OFFSET,
             RequestCode.GET_ALL_DELAY_OFFSET,
             RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
             RequestCode.CLEAN_UNUSED_TOPIC,

@@ -135,6 +135,8 @@ class Tables:
         self.timers: TimerProgress = NoTimers() if timers is None else timers
         self._queues = queues
         self.on_reset: Callable[[str, int], None] | None = None
+        self.on_resets: Callable[[Mapping[str, Mapping[int, int]]], None] | None = None
+        """Called with the offsets that an administrator has set, after `on_reset` of each queue."""
         """Gets topic and queue id of offsets that were set from outside."""
         self.changed_queues = False
         """Whether queues were deleted or begun since somebody set this to False."""
@@ -196,6 +198,8 @@ class Tables:
         for key, queues in change.resets.items():
             for queue_id in queues:
                 self.on_reset(key.partition("@")[0], queue_id)
+        if self.on_resets is not None:
+            self.on_resets(change.resets)
 
     def hold(self, change: Change) -> None:
         """Keep what `change` will overwrite from being changed until it is applied."""
