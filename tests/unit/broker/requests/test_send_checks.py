@@ -317,7 +317,7 @@ def test_a_client_may_retry_a_request_message_that_was_stored_elsewhere(bench: B
     assert answer.code == 0
 
 
-@pytest.mark.parametrize("code", [37, 324, 325, 370])
+@pytest.mark.parametrize("code", [37, 324, 325])
 def test_requests_around_what_is_not_served_get_a_reason(code: int) -> None:
     with pytest.raises(Rejected) as refused:
         refusing_handlers()[code](FakeConnection(), Command(code))  # type: ignore[arg-type]  # a fake one
