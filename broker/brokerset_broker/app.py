@@ -46,6 +46,7 @@ from brokerset_broker.requests.send_runs import SendRuns
 from brokerset_broker.requests.signatures import SignedRequests
 from brokerset_broker.requests.statistics import BrokerStats
 from brokerset_broker.requests.timer_puts import TimerPuts
+from brokerset_broker.requests.timers import TimerProcessor
 from brokerset_broker.requests.topics import TopicProcessor
 from brokerset_broker.requests.traffic import Traffic
 from brokerset_broker.requests.transaction_counts import TransactionCounts
@@ -609,11 +610,15 @@ class Broker:
             live=live, admission=admission, store=queries, topics=topics, offsets=offsets,
             consumers=consumers, stats=stats, changes=changes, ordered=self.ordered,
         )  # fmt: skip
+        timers = TimerProcessor(
+            live=live, clock=clock, store=store, topics=topics, admission=admission, stats=stats,
+            timers=self.timers, puts=self._timer_puts, changes=changes,
+        )  # fmt: skip
         served: dict[int, Handler] = refusing_handlers()
         for processor in (
             self._send, pull, send_back, QueryProcessor(live=live, store=store), self._clients,
             self._lock_requests, offset_requests, admin, group_admin, topic_admin, subject_queues, claims,
-            ordered_send_back, reply_messages, end_transactions,
+            ordered_send_back, reply_messages, end_transactions, timers,
         ):  # fmt: skip
             served.update(processor.handlers())
         return SignedRequests(refuse=self.settings.refuse_signed_requests).around(served)

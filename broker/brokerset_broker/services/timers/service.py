@@ -302,6 +302,11 @@ class TimerService:
         elif progress.queue_offset > 0 or self._has_files:
             self._open_wanted.set()
 
+    def put_checkpoint(self, checkpoint: TimerCheckpoint) -> None:
+        """Learn what a Java master says of its progress."""
+        if checkpoint.last_read_ms > 0:
+            self.put(Progress.of_java(checkpoint, self._clock.now_ms(), self.settings))
+
     def truncated(self, offset: int) -> None:
         """The commit log was truncated at `offset`."""
         if self.work is not None:

@@ -27,6 +27,7 @@ from brokerset_broker.tables.ordered.values import FencesPut, ProducersPut, Shar
 from brokerset_broker.tables.topics import TopicManager
 from brokerset_broker.timers.progress import Progress
 from brokerset_formats.config import DelayOffsets
+from brokerset_formats.timer_files import TimerCheckpoint
 
 
 class DelayProgress(Protocol):
@@ -57,6 +58,9 @@ class TimerProgress(Protocol):
     def put(self, progress: Progress) -> None:
         """Learn a progress that the log or a master has."""
 
+    def put_checkpoint(self, checkpoint: TimerCheckpoint) -> None:
+        """Learn what a Java master says of its progress."""
+
     def unrecorded(self) -> Progress | None:
         """A progress that the log does not have and should."""
 
@@ -85,6 +89,9 @@ class NoTimers:
 
     def put(self, progress: Progress) -> None:
         self._progress = progress
+
+    def put_checkpoint(self, checkpoint: TimerCheckpoint) -> None:
+        pass
 
     def unrecorded(self) -> Progress | None:
         return None
