@@ -109,7 +109,7 @@ def _read_with(read: Callable[[str], T]) -> Callable[[click.Context, click.Param
     "--delay",
     metavar="TIME",
     callback=_read_with(parse_delay),
-    help="Deliver so much later: 90s, 15m, 1h30m, 40d.",
+    help="Deliver so much later: 90s, 15m, 1h30m; at most the brokers' timerMaxDelaySec, 3 days by default.",
 )
 @click.option(
     "--deliver-at",
@@ -313,9 +313,7 @@ def show_sent(topic: str, sent: Sent) -> None:
             where += f", offset {sent.last.queue_offset}"
         click.echo(f"Sent 1 message to {topic}: id {sent.last.message_id}, stored by {where}")
         if sent.last.recall_handle is not None:
-            click.echo(
-                f"Until its time it can be taken back: brokerset recall {topic} {sent.last.recall_handle}"
-            )
+            click.echo(f"To take it back: brokerset recall {topic} {sent.last.recall_handle}")
         return
     click.echo(
         f"Sent {counted(sent.count, 'message')} ({sent.body_bytes:,} bytes) to {topic} "
