@@ -17,6 +17,7 @@ from brokerset_client.instance import ClientInstance
 from brokerset_client.messages import MessageView
 from brokerset_client.push_consumer import PushConsumer
 from brokerset_client.push_settings import PushSettings
+from brokerset_client.tracing import TraceSettings
 from brokerset_protocol.bodies.heartbeat import ConsumeFromWhere, ExpressionType
 
 CLOSE_SECONDS: Final = 0.05
@@ -78,6 +79,7 @@ async def take(
     idle_seconds: float | None = None,
     enough: Callable[[], bool] = lambda: False,
     answer: Callable[[MessageView], Awaitable[None]] | None = None,
+    trace: TraceSettings | None = None,
 ) -> Taken:
     """Join `group`, hand messages to `handle` one after the other, and leave, with offsets stored.
 
@@ -121,6 +123,7 @@ async def take(
         consume_from=start.where,
         from_timestamp_ms=start.timestamp_ms,
         settings=settings,
+        trace=trace,
     )
     consumer.subscribe(topic, expression, expression_type=expression_type)
     async with consumer:

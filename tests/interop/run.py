@@ -15,7 +15,8 @@ is refused with which words), `upgrades` (`brokerset upgrade` leads groups of Ro
 and stores that the other make goes on with; `--mixes ooo,joo,jjo`), `dledger-changes` (a group of both makes whose leader changes
 many times under load, by kills and transfers: 9 times, 54 with `--size all`, or `--switches N`), `dledger-clients` (the C++ and the
 Node client with a group of ours whose leader is killed), `ordered` (Java's orderly consumer and producer with an ordered subject),
-`request-reply` (Java's client and ours ask each other, on brokers of both makes).
+`request-reply` (Java's client and ours ask each other, on brokers of both makes), `traces` (mqadmin reads traces of ours,
+our command line those of Java's client, at brokers of both makes).
 Without `--only` all but the long suites run, and with `--size all` all. `.ci/run` chooses long ones by what changed
 (`brokerset_rig.long_suites`).
 Suites run in two lanes side by side (`--lanes 1`: one after the other). Ends with a line for each suite; exit status 1 if anything differs.
@@ -54,6 +55,7 @@ from brokerset_rig import (
     stores,
     suite_lanes,
     switch_parts,
+    trace_suite,
     upgrade_parts,
 )
 from brokerset_rig.long_suites import INTEROP_LONG
@@ -65,6 +67,13 @@ VERBS = [*range(1, 24), *range(30, 37), *range(40, 43)]
 VERB_SECONDS_MAX = 180
 SETTINGS = {"enablePropertyFilter": "true"}
 """Of our brokers where verbs or scenarios are compared with the golden answers; Java's had them too."""
+
+SCENARIO_SETTINGS = SETTINGS | {
+    "recallMessageEnable": "true",
+    "transactionTimeOut": "3000",
+    "transactionCheckInterval": "5000",
+}
+"""Of brokers of both makes, for the scenarios of our own client."""
 
 REPEATABLE = re.compile(r"create|route|query")
 """Verbs that change nothing by being said twice: tried again where the client's own time-out of 3 s was over."""
@@ -225,7 +234,7 @@ def suite_ours_to_java(outcome: Outcome, size: str) -> None:
         ports = stack.free_ports(2, below=2)
         with (
             stack.java_namesrv(folder, ports[0]) as namesrv,
-            stack.java_broker(folder, ports[1], namesrv.address),
+            stack.java_broker(folder, ports[1], namesrv.address, SCENARIO_SETTINGS),
         ):
             wait_route(namesrv.address, folder)
             run_scenarios(outcome, namesrv.address)
@@ -236,7 +245,7 @@ def suite_ours_to_ours(outcome: Outcome, size: str) -> None:
         ports = stack.free_ports(2, below=2)
         with (
             stack.our_namesrv(folder, ports[0]) as namesrv,
-            stack.our_broker(folder, ports[1], namesrv.address, SETTINGS),
+            stack.our_broker(folder, ports[1], namesrv.address, SCENARIO_SETTINGS),
         ):
             run_scenarios(outcome, namesrv.address)
             assert_alive(outcome, folder)
@@ -309,6 +318,7 @@ SUITES: dict[str, Callable[[Outcome, str], None]] = {
     "dledger-clients": lambda outcome, _: dledger_clients.run(outcome.add, CACHE),
     "ordered": lambda outcome, _: ordered_suite.suite(outcome.add),
     "request-reply": lambda outcome, _: request_reply_suite.suite(outcome.add),
+    "traces": lambda outcome, _: trace_suite.run(outcome.add),
 }
 
 

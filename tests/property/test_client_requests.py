@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from brokerset_client.client_requests import ClientRequests
 from brokerset_client.messages import MessageView
+from brokerset_client.replies import ReplyTable
 from brokerset_formats.hosts import Host
 from brokerset_formats.properties import encode_properties
 from brokerset_formats.records import Record, encode_record
@@ -25,6 +26,7 @@ from brokerset_protocol.bodies.queues import MessageQueue, ResetOffsetBody
 from brokerset_protocol.codes import RequestCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.errors import Rejected
+from brokerset_runtime.clock import ManualClock
 from brokerset_runtime.remoting import Connection
 
 CODES = (
@@ -85,7 +87,7 @@ def answered(command: Command) -> Command:
     """The answer of a client whose only member is of group g."""
 
     async def ask() -> Command:
-        handlers = ClientRequests({"g": Member()}, lambda: "c").handlers()
+        handlers = ClientRequests({"g": Member()}, {}, ReplyTable(ManualClock()), lambda: "c").handlers()
         try:
             answer = handlers[command.code](cast(Connection, None), command)
             return cast(Command, await answer if asyncio.iscoroutine(answer) else answer)
@@ -110,7 +112,7 @@ bodies = st.one_of(
 
 
 @given(
-    st.sampled_from(CODES),
+    st.sampled_from((*CODES, RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT)),
     st.dictionaries(
         st.sampled_from(NAMES), st.sampled_from(["g", "t", "", "true", "-1", "9" * 30]), max_size=8
     ),

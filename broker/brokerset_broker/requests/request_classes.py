@@ -116,6 +116,8 @@ CLASSES: Final[Mapping[int, RequestClass]] = _table(
             RequestCode.GET_ALL_CONSUMER_OFFSET,
             RequestCode.QUERY_CORRECTION_OFFSET,
             RequestCode.GET_ALL_DELAY_OFFSET,
+            RequestCode.GET_TIMER_CHECK_POINT,
+            RequestCode.GET_TIMER_METRICS,
             RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
             RequestCode.CLEAN_UNUSED_TOPIC,
             RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,

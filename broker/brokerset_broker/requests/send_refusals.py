@@ -81,9 +81,7 @@ def no_topic(topic: str) -> Rejected:
     )
 
 
-UNSUPPORTED: Final = {
-    RequestCode.RECALL_MESSAGE: "delayed messages cannot be recalled from this broker",
-}
+UNSUPPORTED: Final[dict[RequestCode, str]] = {}
 """Requests around sending that are refused, each with its reason."""
 
 

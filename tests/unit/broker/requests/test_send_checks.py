@@ -14,7 +14,6 @@ from brokerset_broker.live_settings import LiveSettings
 from brokerset_broker.requests import send
 from brokerset_broker.requests.admission import Admission
 from brokerset_broker.requests.send import SendProcessor
-from brokerset_broker.requests.send_refusals import refusing_handlers
 from brokerset_broker.requests.statistics import BrokerStats
 from brokerset_broker.requests.traffic import Traffic
 from brokerset_broker.store.delay_levels import DelayLevels
@@ -28,7 +27,6 @@ from brokerset_formats.batches import BatchItem, encode_batch
 from brokerset_formats.config import TopicConfig
 from brokerset_formats.properties import PROPERTIES_SIZE_MAX, decode_properties, encode_properties
 from brokerset_protocol.bodies.queues import MessageQueue
-from brokerset_protocol.codes import ResponseCode
 from brokerset_protocol.commands import Command, decode, encode
 from brokerset_protocol.errors import Rejected
 from brokerset_rig.metadata_parts import file_changes
@@ -322,15 +320,6 @@ def test_a_request_that_waits_for_a_reply_is_stored_like_any_message(bench: Benc
     assert answer.code == 0
     assert bench.store.stored[0].properties.items() >= {**asked, "CLUSTER": "DefaultCluster"}.items()
     assert len(bench.store.stored) == (3 if topic == "orders" else 1)
-
-
-@pytest.mark.parametrize("code", [370])
-def test_requests_around_what_is_not_served_get_a_reason(code: int) -> None:
-    with pytest.raises(Rejected) as refused:
-        refusing_handlers()[code](FakeConnection(), Command(code))  # type: ignore[arg-type]  # a fake one
-
-    assert refused.value.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-    assert "not" in refused.value.remark
 
 
 @pytest.mark.parametrize(
