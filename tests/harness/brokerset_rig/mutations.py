@@ -73,6 +73,13 @@ def _messages() -> list[Request]:
     )
     keys = "UNIQ_KEY\x01AC11000100010001000100010001\x02TAGS\x01A\x02KEYS\x01k\x02"
     send = wire.send_ext(TOPIC, 0, keys)
+    half = "UNIQ_KEY\x01AC11000100010001000100010001\x02TRAN_MSG\x01true\x02PGROUP\x01p\x02"
+    end = {
+        "producerGroup": "p",
+        "tranStateTableOffset": "0",
+        "commitLogOffset": "0",
+        "msgId": "AC11000100010001000100010001",
+    }
     long_names = {"producerGroup": "p", "topic": TOPIC, "defaultTopic": "TBW102", "defaultTopicQueueNums": "4", "queueId": "0", "sysFlag": "0",
                   "bornTimestamp": "1", "flag": "0", "properties": keys, "reconsumeTimes": "0", "unitMode": "false", "batch": "false"}  # fmt: skip
     return [
@@ -87,7 +94,9 @@ def _messages() -> list[Request]:
         Request(36, {"offset": "0", "group": GROUP, "delayLevel": "0", "originMsgId": "x", "originTopic": TOPIC, "maxReconsumeTimes": "16"}),
         Request(12, {"topic": TOPIC, "key": "k", "maxNum": "8", "beginTimestamp": "0", "endTimestamp": "99999999999999"}),
         Request(33, {"offset": "0"}),
-        Request(37, {"producerGroup": "p", "tranStateTableOffset": "0", "commitLogOffset": "0", "commitOrRollback": "8"}),
+        Request(wire.SEND_V2, {**wire.send_ext(TOPIC, 0, half), "f": "4"}, b"half"),
+        Request(37, {**end, "commitOrRollback": "8"}), Request(37, {**end, "commitOrRollback": "12", "fromTransactionCheck": "true"}),
+        Request(323, {"topic": "TRANS_CHECK_MAX_TIME_TOPIC", "msgId": "7F00000100002A9F0000000000000000"}),
         Request(324, long_names, b"reply"), Request(370, {"topic": TOPIC, "recallHandle": "x"}),
     ]  # fmt: skip
 
