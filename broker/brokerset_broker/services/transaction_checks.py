@@ -22,7 +22,7 @@ from brokerset_broker.services.transaction_loading import TransactionLoading
 from brokerset_broker.store.errors import PutStatus, StoreRefused
 from brokerset_broker.store.message_store import MessageStore
 from brokerset_broker.tables.config_files import ConfigFile
-from brokerset_broker.tables.offsets import OffsetManager
+from brokerset_broker.tables.offsets import BROKER, OffsetManager
 from brokerset_broker.tables.producers import ProducerTable
 from brokerset_broker.tables.topics import TopicManager
 from brokerset_broker.transactions.check_pass import (
@@ -161,9 +161,11 @@ class TransactionChecks:
         while True:
             interval = self._live.current.transaction_check_interval / 1000
             due = checked + interval - clock.monotonic()
-            await asyncio.sleep(max(0.0, min(due, PROGRESS_SECONDS)))
+            await asyncio.sleep(min(max(due, 0.01), PROGRESS_SECONDS))
             try:
-                if clock.monotonic() >= checked + self._live.current.transaction_check_interval / 1000:
+                if self._admission.refuses_writes:
+                    pass  # nobody could be asked before what is stored now is safe
+                elif clock.monotonic() >= checked + self._live.current.transaction_check_interval / 1000:
                     await self._pass()
                     checked = clock.monotonic()
                 else:
@@ -219,7 +221,7 @@ class TransactionChecks:
             return
         self._saved = wanted
         for topic, queue_offset in zip((HALF_TOPIC, OP_HALF_TOPIC), wanted, strict=True):
-            self._offsets.commit(TRANSACTION_GROUP, topic, HALF_QUEUE_ID, queue_offset)
+            self._offsets.commit(TRANSACTION_GROUP, topic, HALF_QUEUE_ID, queue_offset, BROKER)
 
     async def _is_safe(self) -> bool:
         end = self._log.end
