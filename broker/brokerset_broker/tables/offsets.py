@@ -17,6 +17,7 @@ from brokerset_broker.tables.metadata.journal import Journal
 from brokerset_broker.tables.reset_fences import ResetFences
 from brokerset_formats import fastjson
 from brokerset_formats.config import ConsumerOffsets, DataVersion
+from brokerset_formats.names import TRANSACTION_GROUP
 from brokerset_runtime.clock import Clock
 
 log = structlog.get_logger(__name__)
@@ -26,6 +27,10 @@ VERSION_STEP = 500
 
 QUEUE_ID_MAX = 65_535
 """A larger queue id is no queue: the commit is ignored."""
+
+BROKER = "broker"
+"""Client of commits that the broker itself makes. The progress of transactions is its own: a client that
+moved it would have open ones never checked again."""
 
 PRETTY_KEYS_MAX = 1_000
 """Above so many keys the file is written on one line, which is a hundred times quicker."""
@@ -99,6 +104,8 @@ class OffsetManager:
         same goes for one that was on its way when a pull was answered with the reset.
         """
         if offset < 0 or not 0 <= queue_id <= QUEUE_ID_MAX or self.frozen:
+            return False
+        if group == TRANSACTION_GROUP and client != BROKER:
             return False
         key = f"{topic}@{group}"
         if self._held and self.is_held(group, topic):
