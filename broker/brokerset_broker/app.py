@@ -573,7 +573,8 @@ class Broker:
         )  # fmt: skip
         admin = AdminProcessor(
             live=live, clock=clock, admission=admission, store=queries, topics=topics, groups=groups,
-            consumers=consumers, stats=stats, delay=self.delay, waiting_sends=self.waiting_sends,
+            consumers=consumers, stats=stats, delay=self.delay, timer_status=self.timers.status,
+            waiting_sends=self.waiting_sends,
             membership=self.part.table, changes=changes,
         )  # fmt: skip
         group_admin = GroupProcessor(
@@ -732,7 +733,7 @@ class Broker:
             admission=self.admission, parked_pulls=self.parked_pulls, stats=self.stats,
             traffic=self.traffic, registrar=self.registrar, connections=self, member=self.member,
             ordered=self.ordered, ordered_counters=self.ordered_counters,
-            ledger=self.ledger,
+            ledger=self.ledger, timers=self.timers,
         )  # fmt: skip
 
     def _metrics(self) -> CollectorRegistry:

@@ -2,7 +2,7 @@
 
 Suites: `java` (verbs of the standard client, compared with the golden answers), `cpp`, `node`, `mqadmin`, `ours-to-java` (our client
 against Java's servers), `mixed` (our broker with Java's name server and the other way round), `stores` (stores handed back and forth),
-`migrated-stores` (stores that the job `migrate` made, under brokers of both makes), `controllers` (Java brokers under our controllers,
+`timer-stores` (timer messages that wait in a store while it goes from one make to the other), `migrated-stores` (stores that the job `migrate` made, under brokers of both makes), `controllers` (Java brokers under our controllers,
 our broker under Java's, volumes handed over), `replication` (groups of our brokers and Java's that copy each other's log, under
 controllers of both makes), `replication-clients` (Java's clients and mqadmin with a group of ours whose master changes), `switches` (many
 changes of the master under load), `mixed-groups` (the master goes to and fro between the makes under every mix of controllers and name
@@ -50,6 +50,7 @@ from brokerset_rig import (
     stores,
     suite_lanes,
     switch_parts,
+    timer_stores,
     upgrade_parts,
 )
 from brokerset_rig.long_suites import INTEROP_LONG
@@ -57,9 +58,9 @@ from brokerset_rig.long_suites import INTEROP_LONG
 CACHE = Path(os.environ.get("PEERS_CACHE", "")) if os.environ.get("PEERS_CACHE") else (
     Path(os.environ.get("BROKERSET_CACHE", Path.home() / ".cache" / "brokerset")) / "peers"
 )  # fmt: skip
-VERBS = [*range(1, 24), *range(30, 35), *range(40, 43)]
+VERBS = [*range(1, 28), *range(30, 35), *range(40, 43)]
 VERB_SECONDS_MAX = 180
-SETTINGS = {"enablePropertyFilter": "true"}
+SETTINGS = {"enablePropertyFilter": "true", "recallMessageEnable": "true"}
 """Of our brokers where verbs or scenarios are compared with the golden answers; Java's had them too."""
 
 REPEATABLE = re.compile(r"create|route|query")
@@ -289,6 +290,7 @@ SUITES: dict[str, Callable[[Outcome, str], None]] = {
     "ours-to-java": suite_ours_to_java,
     "mixed": suite_mixed,
     "stores": lambda outcome, size: stores.run(outcome.add, verb, size),
+    "timer-stores": lambda outcome, _: timer_stores.run(outcome.add),
     "migrated-stores": lambda outcome, size: migrated_stores.run(outcome.add, size),
     "controllers": lambda outcome, size: controller_parts.run(outcome.add, size),
     "replication": lambda outcome, size: replication_parts.run(outcome.add, size),

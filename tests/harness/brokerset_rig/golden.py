@@ -11,9 +11,6 @@ PEERS = Path(__file__).parents[2] / "peers"
 GOLDEN = PEERS / "golden"
 
 JUSTIFIED: dict[str, dict[str, str]] = {
-    "40-errors": {
-        "cases.timerTooFar": "timer messages are refused as a whole until they are served, with the same code 13",
-    },
     "client-cpp": {
         "consumed.cpp-body-6": "the C++ client's batch is a batch here; Java stores it as one undecoded message",
         "consumed.cpp-body-7": "the same; the client may have seen enough before this one came",
