@@ -599,8 +599,9 @@ class Broker:
         )  # fmt: skip
         admin = AdminProcessor(
             live=live, clock=clock, admission=admission, store=queries, topics=topics, groups=groups,
-            consumers=consumers, stats=stats, delay=self.delay, waiting_sends=self.waiting_sends,
-            membership=self.part.table, changes=changes, filters=self.filters,
+            consumers=consumers, stats=stats, delay=self.delay, timer_status=self.timers.status,
+            waiting_sends=self.waiting_sends, membership=self.part.table, changes=changes,
+            filters=self.filters,
         )  # fmt: skip
         group_admin = GroupProcessor(
             live=live, clock=clock, admission=admission, store=queries, topics=topics, groups=groups,
@@ -762,7 +763,7 @@ class Broker:
             admission=self.admission, parked_pulls=self.parked_pulls, stats=self.stats,
             traffic=self.traffic, registrar=self.registrar, connections=self, member=self.member,
             ordered=self.ordered, ordered_counters=self.ordered_counters,
-            transactions=self.transactions, ledger=self.ledger,
+            transactions=self.transactions, timers=self.timers, ledger=self.ledger,
         )  # fmt: skip
 
     def _metrics(self) -> CollectorRegistry:
