@@ -46,6 +46,7 @@ from brokerset_broker.requests.statistics import BrokerStats
 from brokerset_broker.requests.topics import TopicProcessor
 from brokerset_broker.requests.traffic import Traffic
 from brokerset_broker.services.delay import DelayService
+from brokerset_broker.services.light_queue_expiry import LightQueueExpiry
 from brokerset_broker.services.role_services import RoleServices
 from brokerset_broker.store.delay_levels import DelayLevels
 from brokerset_broker.store.errors import PutStatus
@@ -430,7 +431,14 @@ class Broker:
             admission=self.admission,
             is_subject=self.ordered.is_subject,
         )
-        self.services = RoleServices([self.delay])
+        self.light_queue_expiry = LightQueueExpiry(
+            live=self.live,
+            store=self.store,
+            topics=self.topics,
+            clock=clock,
+            changes=lambda: self.part.changes,
+        )
+        self.services = RoleServices([self.delay, self.light_queue_expiry])
         self._source = StoreSource(self.store, clock)
         self._tables = Tables(
             topics=self.topics,

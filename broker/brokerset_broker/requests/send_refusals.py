@@ -24,6 +24,7 @@ CODES: Final = {
     PutStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
     PutStatus.PROPERTIES_SIZE_EXCEEDED: ResponseCode.MESSAGE_ILLEGAL,
     PutStatus.OS_PAGE_CACHE_BUSY: ResponseCode.SYSTEM_BUSY,
+    PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED: ResponseCode.LMQ_QUOTA_EXCEEDED,
 }
 """The code of an answer, by what became of the message."""
 
@@ -93,10 +94,6 @@ UNSUPPORTED: Final = {
 UNSUPPORTED_PROPERTIES: Final = {
     Property.REPLY_TO_CLIENT: "request messages (property REPLY_TO_CLIENT) are not served by this broker, "
     "since no reply could be delivered: send a plain message, and answer on a topic of its own",
-    Property.INNER_MULTI_DISPATCH: "light queues (property INNER_MULTI_DISPATCH) are not served by this "
-    "broker: send one message to each topic",
-    Property.LITE_TOPIC: "lite topics (property __LITE_TOPIC) are not served by this broker: "
-    "send to a topic of its own, or set a tag",
 }
 """Properties that ask for what this broker does not do, each with its reason."""
 

@@ -117,7 +117,10 @@ def test_attributes_change_as_java_s(tmp_path: Path) -> None:
 
     assert topics.update(config, {"+message.type": "FIFO", "+queue.type": "SimpleCQ"})
     assert not topics.update(config, {})
-    assert topics.update(config, {"-message.type": ""})
+    for kind in ("NORMAL", "DELAY", "TRANSACTION", "MIXED", "PRIORITY", "LITE"):
+        assert topics.update(config, {"+message.type": kind})
+    assert topics.update(config, {"+lite.topic.expiration": "-1"})
+    assert topics.update(config, {"-message.type": "", "-lite.topic.expiration": ""})
 
     stored = topics.get("t")
     assert stored is not None
@@ -125,9 +128,8 @@ def test_attributes_change_as_java_s(tmp_path: Path) -> None:
     for changes in (
         {"+unknown": "1"},
         {"+message.type": "SOMETHING"},
-        {"+message.type": "TRANSACTION"},
-        {"+message.type": "PRIORITY"},
         {"-message.type": ""},
+        {"+lite.topic.expiration": "43201"},
         {"-queue.type": ""},
         {"+cleanup.policy": "COMPACTION"},
         {"+reserve.time": "-2"},
