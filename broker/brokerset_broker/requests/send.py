@@ -168,7 +168,7 @@ class SendProcessor:
         self._host = Host.from_text(live.current.broker_ip1, live.current.listen_port)
         self._unique_ids = UniqueIds(self._host.address, os.getpid(), random.getrandbits(32))
         self._facts: dict[str, TopicFacts] = {}
-        self._checks_types = False
+        self._checks_types = live.current.refuse_other_message_types
         self._in_group = live.current.enable_controller_mode
         self._ordered_sends = OrderedSends(
             ordered=self._ordered,
