@@ -15,7 +15,7 @@ LMQ: dict[str, Any] = {"enable_lmq": True, "enable_multi_dispatch": True}
 
 
 async def test_a_message_is_in_each_light_queue_that_it_names(setup: Setup) -> None:
-    """Its record is the same one, and says its number in each; their ends are asked for as of other queues."""
+    """Its record is the same one, and says its number in each; their ends are those of queues."""
     async with setup.pair(**LMQ) as (_, client):
         await client.create_topic("t")
         await client.send("t", b"one", properties={"INNER_MULTI_DISPATCH": "%LMQ%a", "TAGS": "A"})
@@ -51,12 +51,12 @@ async def test_a_pull_of_a_light_queue_waits_for_its_messages_alone(setup: Setup
 
 async def test_light_queues_and_their_progress_survive_a_restart(setup: Setup) -> None:
     """Numbers go on, and a group that nobody made goes on where it was."""
-    offset = {"consumerGroup": "%LMQ%g", "topic": "%LMQ%a", "queueId": "0"}
+    offset: dict[str, Any] = {"consumerGroup": "%LMQ%g", "topic": "%LMQ%a", "queueId": "0"}
     async with setup.pair(**LMQ) as (_, client):
         await client.create_topic("t")
         for n in range(3):
             await client.send("t", b"%d" % n, properties={"INNER_MULTI_DISPATCH": "%LMQ%a"})
-        committed = await client.call(RequestCode.UPDATE_CONSUMER_OFFSET, **{**offset, "commitOffset": "2"})
+        committed = await client.call(RequestCode.UPDATE_CONSUMER_OFFSET, **offset, commitOffset=2)
         assert committed.code == 0
 
     async with setup.pair(**LMQ) as (broker, client):
@@ -80,7 +80,12 @@ async def test_a_lite_topic_is_read_by_the_name_of_its_parent(setup: Setup) -> N
         assert setup.bodies(await client.pull("parent", 0, liteTopic="x")) == [b"x", b"x", b"third"]
         assert setup.bodies(await client.pull("parent", 0, liteTopic="y")) == [b"y"]
         assert setup.bodies(await waiting) == [b"third"]
-        search = {"topic": "parent", "queueId": "0", "timestamp": str(2**41), "liteTopic": "x"}
+        search: dict[str, Any] = {
+            "topic": "parent",
+            "queueId": "0",
+            "timestamp": str(2**41),
+            "liteTopic": "x",
+        }
         assert (await client.call(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, **search)).ext["offset"] == "3"
         assert (await client.send("plain", b"-", properties={"__LITE_TOPIC": "x"})).code == 13
 
@@ -103,7 +108,7 @@ async def test_lite_topics_go_with_their_parent_and_after_their_time(setup: Setu
         assert again.code == 0
         assert setup.bodies(await client.pull("parent", 0, liteTopic="x")) == [b"new"]
 
-        deleted = await client.call(RequestCode.DELETE_TOPIC_IN_BROKER, **{"topic": "lasting"})
+        deleted = await client.call(RequestCode.DELETE_TOPIC_IN_BROKER, topic="lasting")
         assert deleted.code == 0
         assert not (queues / "%LMQ%$lasting$x").exists()
         assert "%LMQ%$lasting$x" not in broker.store.queues_table.light
