@@ -38,7 +38,7 @@ SETTINGS_OFF: Final = {
 FEATURES: Final = {
     "acl": "users and access control, which our brokers do not check",
     "rocksdb": "stores in RocksDB",
-    "lmq": "light queues (LMQ)",
+    "lmq": "light queues (LMQ), which need enableLmq and enableMultiDispatch in spec.config",
     "tiered-storage": "a plugin in front of the store, such as tiered storage",
     "several-paths": "a commit log on several paths",
     "transactions": "transactional messages",
