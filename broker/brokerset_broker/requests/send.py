@@ -484,7 +484,7 @@ class SendProcessor:
             raise refusal(refused, self.body_max) from None
         self._stats.put(topic, len(items), appended.size)
         facts.traffic.add(len(items), appended.size)
-        if self.lane is not None:
+        if self.lane is not None and not facts.is_special:
             self.lane.learn(facts, queue_id)
         unique_id = decode_properties(properties.encode()).get(Property.UNIQ_KEY, "") if properties else ""
         return self._acknowledge(
