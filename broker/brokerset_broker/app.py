@@ -44,12 +44,14 @@ from brokerset_broker.requests.send_refusals import refusing_handlers
 from brokerset_broker.requests.send_runs import SendRuns
 from brokerset_broker.requests.signatures import SignedRequests
 from brokerset_broker.requests.statistics import BrokerStats
+from brokerset_broker.requests.timer_puts import TimerPuts
 from brokerset_broker.requests.topics import TopicProcessor
 from brokerset_broker.requests.traffic import Traffic
 from brokerset_broker.requests.transaction_counts import TransactionCounts
 from brokerset_broker.requests.transaction_log import TransactionLog
 from brokerset_broker.services.delay import DelayService
 from brokerset_broker.services.role_services import RoleServices
+from brokerset_broker.services.timers.service import TimerService
 from brokerset_broker.services.transaction_checks import TransactionChecks
 from brokerset_broker.store.delay_levels import DelayLevels
 from brokerset_broker.store.errors import PutStatus
@@ -71,7 +73,7 @@ from brokerset_broker.tables.producers import ProducerTable
 from brokerset_broker.tables.topics import TopicManager
 from brokerset_formats import native
 from brokerset_formats.config import TopicConfig
-from brokerset_formats.names import SCHEDULE_TOPIC
+from brokerset_formats.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from brokerset_protocol.codes import ResponseCode
 from brokerset_runtime.clock import Clock, SystemClock
 from brokerset_runtime.disk import RealDisk
@@ -215,6 +217,7 @@ class Broker:
                         self._server.sweep_idle(),
                         self._persist_delays(),
                         self.transactions.write_metrics(),
+                        self.timers.run(),
                         self._keep_house(),
                         self._serve_http(),
                         self.part.run(),
@@ -255,6 +258,7 @@ class Broker:
             for write in (
                 self.delay.persist,
                 self.transactions.persist,
+                self.timers.close,
                 self.topics.saved,
                 self.groups.saved,
                 self.offsets.saved,
@@ -443,7 +447,14 @@ class Broker:
             live=self.live, store=self.store, clock=clock, log_of_transactions=self.transaction_log,
             topics=self.topics, offsets=self.offsets, producers=self.producers, admission=self.admission,
         )  # fmt: skip
-        self.services = RoleServices([self.delay, self.transactions])
+        self.timers = TimerService(
+            store=self.store,
+            live=self.live,
+            clock=clock,
+            admission=self.admission,
+            is_subject=self.ordered.is_subject,
+        )
+        self.services = RoleServices([self.delay, self.timers, self.transactions])
         self._source = StoreSource(self.store, clock)
         self._tables = Tables(
             topics=self.topics,
@@ -452,6 +463,7 @@ class Broker:
             delay=self.delay,
             queues=self._source,
             ordered=self.ordered,
+            timers=self.timers,
         )
         self._tables.on_reset = self.parked_pulls.wake_queue
         self.registrar = Registrar(
@@ -497,6 +509,7 @@ class Broker:
         self.groups.load()
         self.offsets.load()
         self.delay.load()
+        self.timers.load()
         self.ordered.load()
         if self.filters is not None:
             self.filters.load()
@@ -511,11 +524,12 @@ class Broker:
         queries = StoreQueries(store)
         changes = self.part.changes
         self.send_lane = self._make_send_lane()
+        self._timer_puts = TimerPuts(lambda: self.timers.settings, self.timers.slot_count, clock.now_ms)
         self._send = SendProcessor(
             live=live, store=store, topics=topics, groups=groups, locks=locks, admission=admission,
             levels=self.levels, stats=stats, traffic=traffic, clock=clock, changes=changes,
             ordered=self.ordered, ordered_counters=self.ordered_counters, lane=self.send_lane,
-            transactions=self.transaction_log,
+            transactions=self.transaction_log, timers=self._timer_puts,
         )  # fmt: skip
         end_transactions = TransactionProcessor(
             live=live, log_of_transactions=self.transaction_log, topics=topics, ordered=self.ordered,
@@ -638,6 +652,8 @@ class Broker:
         self.parked_pulls.arrived(topic, queue_id, next_queue_offset, tags_code)
         if topic == SCHEDULE_TOPIC:
             self.delay.arrived(queue_id)
+        elif topic == TIMER_TOPIC:
+            self.timers.arrived()
 
     def _has(self, topic: str, group: str) -> bool:
         return topic in self.topics.items and group in self.groups.items

@@ -25,6 +25,9 @@ from brokerset_client.errors import (
     RequestRefused,
     SendFailed,
     TopicNotFound,
+    TransactionNotCommitted,
+    TransactionNotPrepared,
+    TransactionsFull,
 )
 from brokerset_client.instance import ClientInstance
 from brokerset_client.messages import Message, MessageView, SendResult, SendStatus
@@ -36,6 +39,9 @@ from brokerset_client.push_settings import ClientLimits, ConsumeStatus, Later, P
 from brokerset_client.rebalance import allocate_averagely, allocate_by_circle
 from brokerset_client.retry import Backoff, SendRetry
 from brokerset_client.send_window import SendLimits
+from brokerset_client.tracing import TraceSettings
+from brokerset_client.transaction_producer import Transaction, TransactionProducer, TransactionSettings
+from brokerset_client.transactions import EndStatus, HalfMessage, TransactionResult, TransactionState
 from brokerset_formats.config import SubscriptionGroupConfig, TopicConfig
 from brokerset_protocol.bodies.heartbeat import ConsumeFromWhere, MessageModel, SubscriptionData
 from brokerset_protocol.bodies.queues import MessageQueue
@@ -54,8 +60,10 @@ __all__ = [
     "ClientLimits",
     "ConsumeFromWhere",
     "ConsumeStatus",
+    "EndStatus",
     "GroupOffline",
     "GroupProgress",
+    "HalfMessage",
     "Later",
     "Message",
     "MessageInvalid",
@@ -81,6 +89,15 @@ __all__ = [
     "SubscriptionGroupConfig",
     "TopicConfig",
     "TopicNotFound",
+    "TraceSettings",
+    "Transaction",
+    "TransactionNotCommitted",
+    "TransactionNotPrepared",
+    "TransactionProducer",
+    "TransactionResult",
+    "TransactionSettings",
+    "TransactionState",
+    "TransactionsFull",
     "Verdict",
     "WindowLimits",
     "allocate_averagely",

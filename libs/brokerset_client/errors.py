@@ -91,3 +91,26 @@ def attempts_text(attempts: Sequence[str]) -> str:
 
 class GroupOffline(ClientError):
     """The group has no member online, or its position is not stored yet."""
+
+
+class TransactionsFull(ClientError):
+    """As many transactions of this producer are open as its limit allows: end some first."""
+
+
+class TransactionNotPrepared(ClientError):
+    """The half message is stored less safely than the broker's settings ask for; it was taken back.
+
+    The transaction's block did not run. Try again; `brokerset status` shows disks and replicas.
+    """
+
+
+class TransactionNotCommitted(ClientError):
+    """The broker refused the commit of a transaction whose local work is done; `problems` says why.
+
+    Those half messages are not visible. If they are still there, the broker asks the check handler; one that
+    is gone (checked too often, or deleted by age) has to be sent again.
+    """
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("the broker refused to commit: " + "; ".join(problems))
+        self.problems = tuple(problems)

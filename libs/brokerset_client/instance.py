@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
-from brokerset_client.client_requests import ClientRequests, GroupMember
+from brokerset_client.client_requests import ClientRequests, GroupMember, TransactionChecker
 from brokerset_client.errors import (
     AnswerTimeout,
     BrokerUnreachable,
@@ -116,9 +116,10 @@ class ClientInstance:
         self.client_id = client_id or ""
         """`ip@pid#number`; known after `start` unless it was given."""
         self.members: dict[str, GroupMember] = {}
+        self._checkers: dict[str, TransactionChecker] = {}
         self._producer_groups: dict[str, int] = {}
         self._pool = ConnectionPool(
-            ClientRequests(self.members, lambda: self.client_id).handlers(),
+            ClientRequests(self.members, self._checkers, lambda: self.client_id).handlers(),
             limits=_LIMITS,
             on_close=self._connection_lost,
         )
@@ -370,6 +371,19 @@ class ClientInstance:
             return
         self._producer_groups.pop(group, None)
         await self._unregister(headers.UnregisterClient(client_id=self.client_id, producer_group=group))
+
+    def add_checker(self, checker: TransactionChecker) -> None:
+        """Let it answer checks of its producer group. Raises `ValueError` if another one does already."""
+        if checker.group in self._checkers:
+            raise ValueError(
+                f"this client answers checks for group {checker.group!r} already: use an instance of its own"
+            )
+        self._checkers[checker.group] = checker
+
+    def remove_checker(self, checker: TransactionChecker) -> None:
+        """Answer no more checks through it."""
+        if self._checkers.get(checker.group) is checker:
+            del self._checkers[checker.group]
 
     def add_member(self, member: GroupMember) -> None:
         """Announce a consumer. Raises `ValueError` if this instance has one of that group already."""

@@ -17,6 +17,8 @@ from brokerset_client.instance import ClientInstance
 from brokerset_client.messages import MessageView
 from brokerset_client.push_settings import BatchListener, ConsumeStatus, Later, MessageListener, PushSettings
 from brokerset_client.redelivery import Redelivery
+from brokerset_client.tracing import Tracer
+from brokerset_protocol.bodies.traces import ConsumeOutcome
 
 log = structlog.get_logger(__name__)
 
@@ -44,9 +46,25 @@ class Listener:
         self.batch_max = 1 if batch is None else settings.batch_max
         self.succeeded = 0
         self.failed = 0
+        self.tracer: Tracer | None = None
+        """Gets a trace before and after each call, where its user wants some."""
 
     async def call(self, messages: Sequence[MessageView]) -> Later | None:
         """None if the messages are done, else when to try again."""
+        if self.tracer is None:
+            return (await self._call(messages))[0]
+        try:
+            deliveries = self.tracer.deliveries(messages)
+        except MessageUnreadable as error:
+            log.debug("unreadable message has no trace", reason=str(error))
+            deliveries = []
+        later, outcome = await self._call(messages)
+        if deliveries:
+            self.tracer.consumed(deliveries, outcome)
+        return later
+
+    async def _call(self, messages: Sequence[MessageView]) -> tuple[Later | None, ConsumeOutcome]:
+        outcome = ConsumeOutcome.FAILED
         try:
             async with asyncio.timeout(self._timeout):
                 if self._single is not None:
@@ -60,18 +78,18 @@ class Listener:
                 raise
             # Nobody cancels this task: the listener waited for something of its own that was cancelled.
             log.error("listener failed", message=str(messages[0]), exc_info=error)
-            verdict = LATER
+            verdict, outcome = LATER, ConsumeOutcome.EXCEPTION
         except TimeoutError as error:
             log.error("listener failed or took too long", message=str(messages[0]), exc_info=error)
-            verdict = LATER
+            verdict, outcome = LATER, ConsumeOutcome.TIME_OUT
         except Exception as error:  # the edge of the application: its failures are an expected outcome
             log.error("listener failed", message=str(messages[0]), exc_info=error)
-            verdict = LATER
+            verdict, outcome = LATER, ConsumeOutcome.EXCEPTION
         if verdict is None or verdict is ConsumeStatus.SUCCESS:
             self.succeeded += len(messages)
-            return None
+            return None, ConsumeOutcome.SUCCESS
         self.failed += len(messages)
-        return verdict if isinstance(verdict, Later) else LATER
+        return verdict if isinstance(verdict, Later) else LATER, outcome
 
 
 class ConcurrentWork:

@@ -21,9 +21,11 @@ from brokerset_client.instance_user import InstanceUser
 from brokerset_client.listening import ConcurrentWork, Listener, OrderlyWork
 from brokerset_client.messages import MessageView
 from brokerset_client.positions import BrokerPositions, LocalPositions, Positions
+from brokerset_client.producer import make_tracer
 from brokerset_client.push_settings import BatchListener, MessageListener, PushSettings
 from brokerset_client.redelivery import Redelivery
 from brokerset_client.retry import Backoff
+from brokerset_client.tracing import TraceSettings
 from brokerset_formats import names
 from brokerset_protocol import subscriptions
 from brokerset_protocol.bodies.connections import (
@@ -76,6 +78,7 @@ class PushConsumer(InstanceUser):
         consume_from: ConsumeFromWhere | None = None,
         from_timestamp_ms: int | None = None,
         settings: PushSettings | None = None,
+        trace: TraceSettings | None = None,
     ) -> None:
         problem = names.check_group(group)
         if problem is not None:
@@ -90,6 +93,8 @@ class PushConsumer(InstanceUser):
             self.instance.clock.now_ms() - 1_800_000 if from_timestamp_ms is None else from_timestamp_ms
         )
         self.listener = Listener(listener, batch_listener, self._settings)
+        if trace is not None:
+            self.listener.tracer = make_tracer(self.instance, group, "CONSUME", trace)
         self._subscriptions: dict[str, SubscriptionData] = {}
         self._redelivery: Redelivery | None = None
         self._assignment: Assignment | None = None
@@ -149,6 +154,8 @@ class PushConsumer(InstanceUser):
         await super().start()
         self.instance.check_running()
         self._started_ms = self.instance.clock.now_ms()
+        if self.listener.tracer is not None:
+            await self.listener.tracer.start()
         shared = self._model is MessageModel.CLUSTERING
         positions: Positions
         if shared:
@@ -197,6 +204,7 @@ class PushConsumer(InstanceUser):
         """Stop fetching, let running listeners finish, store offsets, unlock, leave the group."""
         assignment = self._assignment
         if assignment is None:
+            await self._close_tracer()
             await super().close()
             return
         self._assignment = None
@@ -212,6 +220,7 @@ class PushConsumer(InstanceUser):
             await self.instance.remove_member(self._group)
         if self._redelivery is not None:
             await self._redelivery.close()
+        await self._close_tracer()
         await super().close()
 
     async def wait_assigned(self, timeout: float = 30.0) -> list[MessageQueue]:
@@ -357,6 +366,10 @@ class PushConsumer(InstanceUser):
             await asyncio.sleep(wait)
             renewed = await assignment.renew_locks()
             wait = self._settings.lock_seconds if renewed else LOCK_RETRY_SECONDS
+
+    async def _close_tracer(self) -> None:
+        if self.listener.tracer is not None:
+            await self.listener.tracer.close()
 
     async def _learn_routes(self) -> None:
         """Know the brokers before the first heartbeat, and let them check expressions that they must

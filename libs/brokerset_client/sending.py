@@ -12,6 +12,7 @@ from brokerset_client.compression import compress
 from brokerset_client.errors import MessageInvalid
 from brokerset_client.messages import Message, SendResult
 from brokerset_client.routes import AUTO_CREATE_QUEUES, AUTO_CREATE_TOPIC
+from brokerset_client.tracing import TracedSend
 from brokerset_formats import names
 from brokerset_formats.batches import BatchItem, encode_batch
 from brokerset_formats.errors import FormatError
@@ -36,6 +37,7 @@ class Sending:
     __slots__ = (
         "asked_at",
         "attempts",
+        "begun_ms",
         "body",
         "choose",
         "code",
@@ -53,6 +55,7 @@ class Sending:
         "size",
         "sys_flag",
         "topic",
+        "traced",
     )
 
     def __init__(
@@ -77,6 +80,9 @@ class Sending:
         self.command: Command | None = None
         self.connection: Connection | None = None
         self.asked_at = 0.0
+        self.traced: tuple[TracedSend, ...] = ()
+        """The messages, where traces are wanted; `begun_ms` is set with it."""
+        self.begun_ms = 0
 
 
 def prepare(

@@ -139,6 +139,7 @@ class EndTransaction(Header):
     from_transaction_check: bool = False
     msg_id: str
     transaction_id: str | None = None
+    broker_name: str | None = field(default=None, metadata=wire("bname"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +173,7 @@ class RecallMessage(Header):
     producer_group: str | None = None
     topic: str
     recall_handle: str
+    broker_name: str | None = field(default=None, metadata=wire("bname"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
