@@ -127,6 +127,15 @@ class MessageVerdict:
         """Whether every promise was kept."""
         return not self.violations
 
+    def to_object(self) -> dict[str, object]:
+        """Return the verdict for JSON, without the lateness of each message."""
+        return {
+            "ok": self.ok,
+            "counts": dict(sorted(self.counts.items())),
+            "violations": dict(sorted(self.violations.items())),
+            "texts": {kind: list(texts) for kind, texts in sorted(self.texts.items())},
+        }
+
     def broken(self, how: Broken, text: str) -> None:
         """Count a violation."""
         self.violations[how.value] += 1

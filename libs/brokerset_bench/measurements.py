@@ -165,8 +165,8 @@ class KindResult:
         return [
             texts[0]
             for run in self.runs
-            for told in (run.verdict.texts, *(verdict.texts for verdict in run.messages.values()))
-            for _, texts in sorted(told.items())
+            for found in (run.verdict.texts, *(verdict.texts for verdict in run.messages.values()))
+            for _, texts in sorted(found.items())
             if texts
         ][:10]
 

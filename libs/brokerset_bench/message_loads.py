@@ -89,12 +89,12 @@ class MessageLoads:
             part.sending = asyncio.create_task(part.load.run(stop, self._done))
             part.reading = asyncio.create_task(part.reader.run(part.history))
 
-    async def finish(self) -> dict[str, MessageVerdict]:
+    async def finish(self, settle_max: float = SETTLE_SECONDS_MAX) -> dict[str, MessageVerdict]:
         """Wait until everything owed was consumed, read all that is left, and judge. Raises `NotRead`.
 
         What does not come in time is not waited for: the judge will say so.
         """
-        deadline = time.monotonic() + SETTLE_SECONDS_MAX
+        deadline = time.monotonic() + settle_max
         while any(part.history.owed for part in self._parts) and time.monotonic() < deadline:  # noqa: ASYNC110  # histories set no event
             await asyncio.sleep(POLL_SECONDS)
         found = {}
