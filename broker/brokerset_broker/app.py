@@ -37,6 +37,7 @@ from brokerset_broker.requests.parked_pulls import ParkedPulls
 from brokerset_broker.requests.pull import PullProcessor
 from brokerset_broker.requests.pull_lane import PullLane, begins_with_pull
 from brokerset_broker.requests.query import QueryProcessor
+from brokerset_broker.requests.reply_messages import ReplyProcessor
 from brokerset_broker.requests.send import SendProcessor
 from brokerset_broker.requests.send_back import SendBackProcessor
 from brokerset_broker.requests.send_lane import SendLane
@@ -45,11 +46,13 @@ from brokerset_broker.requests.send_runs import SendRuns
 from brokerset_broker.requests.signatures import SignedRequests
 from brokerset_broker.requests.statistics import BrokerStats
 from brokerset_broker.requests.timer_puts import TimerPuts
+from brokerset_broker.requests.timers import TimerProcessor
 from brokerset_broker.requests.topics import TopicProcessor
 from brokerset_broker.requests.traffic import Traffic
 from brokerset_broker.requests.transaction_counts import TransactionCounts
 from brokerset_broker.requests.transaction_log import TransactionLog
 from brokerset_broker.services.delay import DelayService
+from brokerset_broker.services.reset_notices import ResetNotices
 from brokerset_broker.services.role_services import RoleServices
 from brokerset_broker.services.timers.service import TimerService
 from brokerset_broker.services.transaction_checks import TransactionChecks
@@ -241,6 +244,7 @@ class Broker:
             server.stop_accepting()
             self.part.stop_serving()
             self.admission.refuse_writes(ResponseCode.SERVICE_NOT_AVAILABLE, "the broker shuts down")
+            self.transaction_log.write_ops()
             self.services.stop_now()
             await self.part.answer_at_end()
             self.parked_pulls.close()
@@ -440,6 +444,7 @@ class Broker:
             admission=self.admission,
             is_subject=self.ordered.is_subject,
         )
+        self.reset_notices = ResetNotices(live=self.live, offsets=self.offsets, consumers=self.consumers)
         self.transaction_log = TransactionLog(
             live=self.live, store=self.store, clock=clock, counts=TransactionCounts(clock.now_ms)
         )
@@ -454,7 +459,7 @@ class Broker:
             admission=self.admission,
             is_subject=self.ordered.is_subject,
         )
-        self.services = RoleServices([self.delay, self.timers, self.transactions])
+        self.services = RoleServices([self.delay, self.timers, self.reset_notices, self.transactions])
         self._source = StoreSource(self.store, clock)
         self._tables = Tables(
             topics=self.topics,
@@ -466,6 +471,7 @@ class Broker:
             timers=self.timers,
         )
         self._tables.on_reset = self.parked_pulls.wake_queue
+        self._tables.on_resets = self.reset_notices.reset
         self.registrar = Registrar(
             live=self.live,
             topics=self.topics,
@@ -535,6 +541,10 @@ class Broker:
             live=live, log_of_transactions=self.transaction_log, topics=topics, ordered=self.ordered,
             admission=admission, clock=clock,
         )  # fmt: skip
+        reply_messages = ReplyProcessor(
+            live=live, sends=self._send, store=store, producers=self.producers, admission=admission,
+            stats=stats, clock=clock,
+        )  # fmt: skip
         access = OrderedAccess(
             ordered=self.ordered, locks=locks, offsets=offsets, store=store, admission=admission, clock=clock,
             counters=self.ordered_counters, broker_name=lambda: live.current.broker_name,
@@ -589,22 +599,28 @@ class Broker:
         )  # fmt: skip
         admin = AdminProcessor(
             live=live, clock=clock, admission=admission, store=queries, topics=topics, groups=groups,
-            consumers=consumers, stats=stats, delay=self.delay, waiting_sends=self.waiting_sends,
-            membership=self.part.table, changes=changes,
+            consumers=consumers, stats=stats, delay=self.delay, timer_status=self.timers.status,
+            waiting_sends=self.waiting_sends, membership=self.part.table, changes=changes,
+            filters=self.filters,
         )  # fmt: skip
         group_admin = GroupProcessor(
             live=live, clock=clock, admission=admission, store=queries, topics=topics, groups=groups,
             offsets=offsets, consumers=consumers, locks=locks, stats=stats, changes=changes,
+            wake_topic=self.parked_pulls.wake_topic,
         )  # fmt: skip
         topic_admin = TopicProcessor(
             live=live, admission=admission, store=queries, topics=topics, offsets=offsets,
             consumers=consumers, stats=stats, changes=changes, ordered=self.ordered,
         )  # fmt: skip
+        timers = TimerProcessor(
+            live=live, clock=clock, store=store, topics=topics, admission=admission, stats=stats,
+            timers=self.timers, puts=self._timer_puts, changes=changes,
+        )  # fmt: skip
         served: dict[int, Handler] = refusing_handlers()
         for processor in (
             self._send, pull, send_back, QueryProcessor(live=live, store=store), self._clients,
             self._lock_requests, offset_requests, admin, group_admin, topic_admin, subject_queues, claims,
-            ordered_send_back, end_transactions,
+            ordered_send_back, reply_messages, end_transactions, timers,
         ):  # fmt: skip
             served.update(processor.handlers())
         return SignedRequests(refuse=self.settings.refuse_signed_requests).around(served)
@@ -747,7 +763,7 @@ class Broker:
             admission=self.admission, parked_pulls=self.parked_pulls, stats=self.stats,
             traffic=self.traffic, registrar=self.registrar, connections=self, member=self.member,
             ordered=self.ordered, ordered_counters=self.ordered_counters,
-            transactions=self.transactions, ledger=self.ledger,
+            transactions=self.transactions, timers=self.timers, ledger=self.ledger,
         )  # fmt: skip
 
     def _metrics(self) -> CollectorRegistry:

@@ -22,6 +22,9 @@ from brokerset_client.errors import (
     MessageUnreadable,
     NameServerUnavailable,
     NoQueue,
+    NotARequest,
+    ReplyNotTaken,
+    ReplyTimeout,
     RequestRefused,
     SendFailed,
     TopicNotFound,
@@ -37,6 +40,8 @@ from brokerset_client.pull_consumer import PullConsumer
 from brokerset_client.push_consumer import PushConsumer
 from brokerset_client.push_settings import ClientLimits, ConsumeStatus, Later, PushSettings, Verdict
 from brokerset_client.rebalance import allocate_averagely, allocate_by_circle
+from brokerset_client.replier import Answer, Replier, is_request
+from brokerset_client.request_reply import reply_message
 from brokerset_client.retry import Backoff, SendRetry
 from brokerset_client.send_window import SendLimits
 from brokerset_client.tracing import TraceSettings
@@ -51,6 +56,7 @@ Subscription = SubscriptionData
 
 __all__ = [
     "Admin",
+    "Answer",
     "AnswerTimeout",
     "Backoff",
     "BrokerUnreachable",
@@ -73,12 +79,16 @@ __all__ = [
     "MessageView",
     "NameServerUnavailable",
     "NoQueue",
+    "NotARequest",
     "Producer",
     "PullConsumer",
     "PullResult",
     "PullStatus",
     "PushConsumer",
     "PushSettings",
+    "Replier",
+    "ReplyNotTaken",
+    "ReplyTimeout",
     "RequestRefused",
     "SendFailed",
     "SendLimits",
@@ -102,4 +112,6 @@ __all__ = [
     "WindowLimits",
     "allocate_averagely",
     "allocate_by_circle",
+    "is_request",
+    "reply_message",
 ]

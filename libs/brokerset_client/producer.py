@@ -9,7 +9,8 @@ connection needs no task and no timer of its own; one sweeper watches all deadli
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -28,7 +29,8 @@ from brokerset_client.errors import (
 )
 from brokerset_client.instance import ClientInstance, give_up_if_silent
 from brokerset_client.instance_user import InstanceUser
-from brokerset_client.messages import BODY_SIZE_MAX, Message, SendResult, SendStatus
+from brokerset_client.messages import BODY_SIZE_MAX, Message, MessageView, SendResult, SendStatus
+from brokerset_client.request_reply import Requester, is_undelivered, reply_message, reply_to
 from brokerset_client.retry import STALE_ROUTE_CODES, SendRetry
 from brokerset_client.routes import (
     Quarantine,
@@ -44,6 +46,7 @@ from brokerset_formats import names
 from brokerset_formats.hashing import java_hash
 from brokerset_formats.hosts import Host
 from brokerset_formats.message_ids import UniqueIds
+from brokerset_formats.properties import Property
 from brokerset_protocol.bodies.queues import MessageQueue
 from brokerset_protocol.commands import Command
 from brokerset_protocol.errors import LocalProtocolError
@@ -135,6 +138,7 @@ class Producer(InstanceUser):
         self._oneway_count = 0
         self._running = False
         self._sweeper: asyncio.Task[object] | None = None
+        self._requester = Requester(self.instance, self)
         self._tracer = None if trace is None else make_tracer(self.instance, group, "PRODUCE", trace)
 
     async def start(self) -> None:
@@ -154,6 +158,7 @@ class Producer(InstanceUser):
         if not self._running:
             return
         self._running = False
+        self._requester.close()
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self._idle.wait()
@@ -281,6 +286,48 @@ class Producer(InstanceUser):
             sending.begun_ms = self.instance.clock.now_ms()
         self._aim(sending, queue, key, None)
         return await self._begin(sending, timeout)
+
+    async def request(
+        self,
+        message: Message,
+        timeout: float | None = None,
+        *,
+        queue: MessageQueue | None = None,
+        key: str | None = None,
+        choose: QueueChooser | None = None,
+    ) -> MessageView:
+        """Send a message and wait for the reply of whoever consumes it, `timeout` seconds in all.
+
+        Many may wait at once; to cancel one is safe. The request is an ordinary message: consumers get it
+        also when nobody waits for the reply any more. Raises what `send` raises if the request cannot be
+        stored, and `ReplyTimeout` if it was and no reply came.
+        """
+        self._unique_ids()
+        seconds = self.timeout if timeout is None else timeout
+        return await self._requester.request(message, seconds, queue=queue, key=key, choose=choose)
+
+    async def reply_to(
+        self,
+        request: MessageView,
+        body: bytes,
+        timeout: float | None = None,
+        *,
+        tags: str | None = None,
+        keys: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+    ) -> SendResult:
+        """Reply to a request that a consumer got; returns when its sender has the reply.
+
+        The broker that the request came from is asked first, then the others of its cluster, again until
+        the time is over or the request's sender waits no more. Raises `NotARequest`, `ReplyNotTaken` if
+        the sender has gone, and what `send` raises.
+        """
+        ids = self._unique_ids()
+        made = reply_message(request, body, tags=tags, keys=keys, properties=properties)
+        # One id for all attempts: a broker that has stored the reply does not store it again.
+        own = {**made.system_properties, Property.UNIQ_KEY: ids.next_id(self.instance.clock.now_ms())}
+        seconds = self.timeout if timeout is None else timeout
+        return await reply_to(self.instance, self, request, replace(made, system_properties=own), seconds)
 
     async def recall(self, topic: str, handle: str, timeout: float | None = None) -> str:
         """Take back a timer message that waits: nobody gets it. Returns its message id.
@@ -498,6 +545,9 @@ class Producer(InstanceUser):
         status = _STATUS.get(answer.code)
         if status is None:
             refused = RequestRefused(answer.code, answer.remark or "no reason given", address)
+            if is_undelivered(refused.code, refused.remark):  # to be tried at another broker, if at all
+                self._fail(sending, refused)
+                return
             self._attempt_failed(sending, refused, queue.broker_name, answer.code)
             return
         ext = answer.ext

@@ -27,6 +27,9 @@ from brokerset_runtime.remoting import Connection
 BATCH_ITEM_OVERHEAD = 26
 """Bytes that a message of a batch takes besides body and properties, with some room."""
 
+REPLY_TYPE = "reply"
+"""Property `MSG_TYPE` of replies: they are sent as SEND_REPLY_MESSAGE_V2."""
+
 QueueChooser = Callable[[Sequence[MessageQueue]], MessageQueue]
 """Picks one of the queues that a message can be sent to."""
 
@@ -97,9 +100,13 @@ def prepare(
     # These two travel in the header, as a client that resends a consumed message wants it.
     reconsume_times = properties.pop(Property.RECONSUME_TIME, None)
     max_reconsume_times = properties.pop(Property.MAX_RECONSUME_TIMES, None)
+    # A reply that a consumer gives back goes to a retry topic, and is no reply there.
+    is_reply = properties.get(Property.MSG_TYPE) == REPLY_TYPE and not names.is_retry_topic(message.topic)
+    if is_reply and message.wait_stored:
+        del properties[Property.WAIT]  # Java's clients do not send it with a reply
     sending = Sending(
         message.topic,
-        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_REPLY_MESSAGE_V2 if is_reply else RequestCode.SEND_MESSAGE_V2,
         body,
         _encoded(properties).decode(),
         properties[Property.UNIQ_KEY],

@@ -124,6 +124,10 @@ class BrokerSettings:
     trace_topic_enable: bool = False
     """Whether the topic for message traces is created at start."""
 
+    store_reply_message_enable: bool = True
+    """Whether replies of request-reply are also stored, in `<cluster>_REPLY_TOPIC`; they reach who asked
+    for them either way."""
+
     broker_permission: int = number(6, high=7)
     """Bits of what the broker allows as a whole: 4 read, 2 write."""
 
@@ -276,6 +280,10 @@ class BrokerSettings:
 
     notify_consumer_ids_changed_enable: bool = True
     """Whether the members of a group are told when one joins or leaves."""
+
+    reset_notice_millis: int = number(5_000)
+    """Milliseconds that reset offsets wait for a pull before the group's members are sent them (220); 0:
+    never, as in RocketMQ. A Java consumer that was suspended goes on by it."""
 
     channel_expired_timeout: int = number(120_000, low=1_000)
     """Milliseconds without a heartbeat after which a client is forgotten; a constant in RocketMQ."""

@@ -59,7 +59,7 @@ from brokerset_formats.names import (
 )
 from brokerset_formats.properties import Property, decode_properties, encode_properties
 from brokerset_formats.records import SysFlag
-from brokerset_formats.transactions import Message, half_problem, is_half_send, to_half
+from brokerset_formats.transactions import Message, half_problem, is_half_send
 from brokerset_protocol.codes import VERSION_3_4_9, RequestCode, ResponseCode
 from brokerset_protocol.commands import FLAG_ONEWAY, Command
 from brokerset_protocol.errors import Rejected
@@ -82,7 +82,6 @@ _UNUSUAL_IN_BATCHES: Final = (
     b"TIMER_",
     b"TRAN_MSG",
     b"INNER_MULTI",
-    b"REPLY_TO_CLIENT",
     b"__LITE_TOPIC",
 )
 
@@ -238,13 +237,13 @@ class SendProcessor:
         ext = command.ext
         topic, facts, queue_id, sys_flag, flag, born_timestamp, reconsume_times, properties = self.read(ext)
         if facts is None:
-            if self._topics.get(topic) is None or topic in self._topics.unsaved:
+            facts = self.known(topic)
+            if facts is None:
                 return self._send_when_created(connection, command, topic)
-            facts = self._look_up(topic)
         if facts.is_ordered:
             return self._ordered_sends.send(connection, command, topic, queue_id)
         if queue_id >= facts.queues:
-            raise self._bad_queue(connection, facts.config, queue_id)
+            raise bad_queue(connection, facts.config, queue_id)
         if queue_id < 0:
             queue_id = random.randrange(facts.write_queues) if facts.write_queues > 0 else 0
         if ext.get("m") == "true":
@@ -377,18 +376,16 @@ class SendProcessor:
             if half and self._transactions is not None:
                 kind = "transaction"
                 appended = self._transactions.send_half(
-                    to_half(
-                        Message(
-                            topic=topic,
-                            queue_id=queue_id,
-                            body=command.body,
-                            properties=raw,
-                            flag=header.flag,
-                            sys_flag=sys_flag,
-                            born_timestamp=header.born_timestamp,
-                            born_host=Host.decode(host, v6=len(host) == HOST_SIZE_V6),
-                            reconsume_times=reconsume_times,
-                        )
+                    Message(
+                        topic=topic,
+                        queue_id=queue_id,
+                        body=command.body,
+                        properties=raw,
+                        flag=header.flag,
+                        sys_flag=sys_flag,
+                        born_timestamp=header.born_timestamp,
+                        born_host=Host.decode(host, v6=len(host) == HOST_SIZE_V6),
+                        reconsume_times=reconsume_times,
                     )
                 )
             else:
@@ -594,6 +591,11 @@ class SendProcessor:
         self, connection: Connection, command: Command, topic: str
     ) -> Command | bytes | None:
         """Serve a send to a new topic once the topic is as safe as a message."""
+        await self.create_topic(connection, command, topic)
+        return await self._send_again(connection, command)
+
+    async def create_topic(self, connection: Connection, command: Command, topic: str) -> None:
+        """Create the topic of a send as the send asks for it. Raises `Rejected`."""
         self._check_topic(topic)
         try:
             await self._changes.change(
@@ -606,7 +608,6 @@ class SendProcessor:
             raise Rejected(
                 ResponseCode.SERVICE_NOT_AVAILABLE, f"topic[{topic}] was not made in time: {rejected.remark}"
             ) from rejected
-        return await self._send_again(connection, command)
 
     def _decide_topic(self, connection: Connection, command: Command, topic: str) -> Sequence[Change]:
         if self._topics.get(topic) is not None:
@@ -637,6 +638,12 @@ class SendProcessor:
             return None
         return await reply if isinstance(reply, Coroutine) else reply
 
+    def known(self, topic: str) -> TopicFacts | None:
+        """A topic that `read` knows nothing of, as `_look_up` checks it; None if it must be created first."""
+        if self._topics.get(topic) is None or topic in self._topics.unsaved:
+            return None
+        return self._look_up(topic)
+
     def _look_up(self, topic: str) -> TopicFacts:
         """Check a topic that is new here, has changed, or is sent to while the broker is read-only."""
         config = self._topics.get(topic)
@@ -664,13 +671,14 @@ class SendProcessor:
         if topic in self._topics.going:
             raise Rejected(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] is being deleted")
 
-    @staticmethod
-    def _bad_queue(connection: Connection, config: TopicConfig, queue_id: int) -> Rejected:
-        return Rejected(
-            ResponseCode.INVALID_PARAMETER,
-            f"request queueId[{queue_id}] is illegal, {topic_text(config)} "
-            f"Producer: {connection.peer[0]}:{connection.peer[1]}",
-        )
+
+def bad_queue(connection: Connection, config: TopicConfig, queue_id: int) -> Rejected:
+    """The answer to a message for a queue that its topic does not have."""
+    return Rejected(
+        ResponseCode.INVALID_PARAMETER,
+        f"request queueId[{queue_id}] is illegal, {topic_text(config)} "
+        f"Producer: {connection.peer[0]}:{connection.peer[1]}",
+    )
 
 
 def is_unusual(properties: str) -> bool:
@@ -684,7 +692,6 @@ def is_unusual(properties: str) -> bool:
         or "TRACE_ON" in properties
         or "POP_CK" in properties
         or "INNER_" in properties
-        or "REPLY_TO_CLIENT" in properties
         or "__LITE_TOPIC" in properties
         or "__CRC32#" in properties
     )

@@ -679,6 +679,8 @@ class MetadataLog:
         state = polled.state if master.is_ours else self._with_own_offsets(polled.state)
         # Masters are not asked for ordered subjects: what this broker knows of them stays.
         self._tables.take_over(replace(state, ordered=self._tables.ordered.state))
+        if polled.timers is not None:
+            self._tables.timers.put_checkpoint(polled.timers)
         self._applier.begin_at(end, exact=False)
         self._must_ask = False
         self._polled = not master.is_ours

@@ -27,6 +27,7 @@ from brokerset_broker.tables.ordered.values import FencesPut, ProducersPut, Shar
 from brokerset_broker.tables.topics import TopicManager
 from brokerset_broker.timers.progress import Progress
 from brokerset_formats.config import DelayOffsets
+from brokerset_formats.timer_files import TimerCheckpoint
 
 
 class DelayProgress(Protocol):
@@ -57,6 +58,9 @@ class TimerProgress(Protocol):
     def put(self, progress: Progress) -> None:
         """Learn a progress that the log or a master has."""
 
+    def put_checkpoint(self, checkpoint: TimerCheckpoint) -> None:
+        """Learn what a Java master says of its progress."""
+
     def unrecorded(self) -> Progress | None:
         """A progress that the log does not have and should."""
 
@@ -85,6 +89,9 @@ class NoTimers:
 
     def put(self, progress: Progress) -> None:
         self._progress = progress
+
+    def put_checkpoint(self, checkpoint: TimerCheckpoint) -> None:
+        pass
 
     def unrecorded(self) -> Progress | None:
         return None
@@ -135,6 +142,8 @@ class Tables:
         self.timers: TimerProgress = NoTimers() if timers is None else timers
         self._queues = queues
         self.on_reset: Callable[[str, int], None] | None = None
+        self.on_resets: Callable[[Mapping[str, Mapping[int, int]]], None] | None = None
+        """Called with the offsets that an administrator has set, after `on_reset` of each queue."""
         """Gets topic and queue id of offsets that were set from outside."""
         self.changed_queues = False
         """Whether queues were deleted or begun since somebody set this to False."""
@@ -196,6 +205,8 @@ class Tables:
         for key, queues in change.resets.items():
             for queue_id in queues:
                 self.on_reset(key.partition("@")[0], queue_id)
+        if self.on_resets is not None:
+            self.on_resets(change.resets)
 
     def hold(self, change: Change) -> None:
         """Keep what `change` will overwrite from being changed until it is applied."""
