@@ -45,6 +45,10 @@ class DeferredChecker(LedgerChecker):
     def reply_left(self, server: Process, request: Command, reply: Command, token: object) -> None:
         """A handler answered."""
         super().reply_left(server, request, reply, token)
+        self.answered(server, request, reply)
+
+    def answered(self, server: Process, request: Command, reply: Command) -> None:
+        """Give to the oracles what an answer says."""
         if server.node is None or not server.alive or server.node.process is not server:
             return
         node: LedgerNode = server.node

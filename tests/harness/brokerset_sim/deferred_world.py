@@ -106,7 +106,6 @@ class DeferredWorld(LedgerWorld):
             self.replace_client(number)
 
     async def _heal(self) -> None:
-        await self.chaos.end()
         self.heal_clients()
         await super()._heal()
 
