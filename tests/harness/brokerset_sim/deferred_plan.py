@@ -15,6 +15,8 @@ PRECISION_MS: Final = 100
 WHEEL_SLOTS: Final = 60
 """Of half the wheel: it has 12 s."""
 
+TIMER_FILE_BYTES: Final = 4_096
+TIMER_FLUSH_MS: Final = 200
 ROLL_WINDOW_SLOTS: Final = 8
 """What waits for 0.8 s or more rolls."""
 

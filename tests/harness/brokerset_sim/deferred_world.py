@@ -6,7 +6,9 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+from brokerset_broker.timers.settings import TimerSettings
 from brokerset_sim.deferred_chaos import DeferredChaos
 from brokerset_sim.deferred_checker import DeferredChecker
 from brokerset_sim.deferred_clients import Decision, TimerProducer, TransactionProducer
@@ -16,6 +18,9 @@ from brokerset_sim.deferred_plan import (
     CHECK_TIMEOUT_MS,
     PRECISION_MS,
     ROLL_WINDOW_SLOTS,
+    TIMER_FILE_BYTES,
+    TIMER_FLUSH_MS,
+    WHEEL_SLOTS,
     DeferredPlan,
     draw_deferred,
 )
@@ -43,6 +48,8 @@ class DeferredNode(LedgerNode):
             "transaction_check_interval": CHECK_INTERVAL_MS,
             "timer_precision_ms": PRECISION_MS,
             "timer_roll_window_slot": ROLL_WINDOW_SLOTS,
+            "mapped_file_size_timer_log": TIMER_FILE_BYTES,
+            "timer_flush_interval_ms": TIMER_FLUSH_MS,
             "recall_message_enable": True,
         }
         return super().settings(**(values | changes))
@@ -109,20 +116,30 @@ class DeferredWorld(LedgerWorld):
         self.heal_clients()
         await super()._heal()
 
-    def _settled(self) -> bool:
+    def _left(self) -> dict[str, list[str]]:
+        """What is still to come."""
         checker = self.checker
-        left = (checker.transactions.open(), checker.transactions.without_op(), checker.timers.missing())
-        return not any(any(True for _ in each) for each in left) and super()._settled()
+        return {
+            "open": [each.key for each in checker.transactions.open()],
+            "without op": [each.key for each in checker.transactions.without_op()],
+            "timers": [each.key for each in checker.timers.missing()],
+        }
+
+    def _describe(self) -> str:
+        return f"{super()._describe()}; { ({name: keys[:3] for name, keys in self._left().items()}) }"
+
+    def _settled(self) -> bool:
+        return not any(self._left().values()) and super()._settled()
 
 
 @contextlib.contextmanager
-def _small_wheels() -> Iterator[None]:
+def small_wheels() -> Iterator[None]:
     """Wheels of a few seconds, for each crash copies them."""
-    yield
+    with mock.patch.dict(TimerSettings.__init__.__kwdefaults__, {"wheel_slots": WHEEL_SLOTS}):
+        yield
 
 
 def simulate_deferred(seed: int, plan: DeferredPlan | None = None, *, show: bool = False) -> Outcome:
     """Run one seed from beginning to end."""
-    with _small_wheels():
-        outcome = simulate_ledger(seed, plan, show=show, kind=DeferredWorld)
-    return outcome
+    with small_wheels():
+        return simulate_ledger(seed, plan, show=show, kind=DeferredWorld)

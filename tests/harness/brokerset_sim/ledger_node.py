@@ -189,8 +189,11 @@ class LedgerNode:
         self.world.note("start", process.name)
         process.spawn(process.call(self._main, process), vital=True)
 
+    def _make_broker(self, process: Process) -> SimBroker:
+        return SimBroker(self, process)
+
     async def _main(self, process: Process) -> None:
-        broker = SimBroker(self, process)
+        broker = self._make_broker(process)
         await broker.start()
         if not process.alive:
             return

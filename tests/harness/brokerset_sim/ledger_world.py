@@ -277,13 +277,7 @@ class LedgerWorld:
             node.files.fail_sync = False
             if node.process is not None:
                 node.process.unpause()
-        await self._until(
-            lambda: (
-                all(node.member is not None for node in self.nodes) and sum(n.leads for n in self.nodes) == 1
-            ),
-            HEALING_SECONDS,
-            "nobody leads, or somebody is down",
-        )
+        await self._until(self._one_leads, HEALING_SECONDS, "nobody leads, or somebody is down")
         healed = self.loop.time()
         writers = [client for client in self.clients if not isinstance(client, Reader)]
         await self._until(
@@ -295,6 +289,10 @@ class LedgerWorld:
         await self._until(self._settled, self.settling_seconds, "members do not come to the same end")
         self.checker.compare()
         self.note("progress")
+
+    def _one_leads(self) -> bool:
+        """Whether all members run, and one of them leads."""
+        return all(node.member is not None for node in self.nodes) and sum(n.leads for n in self.nodes) == 1
 
     def _settled(self) -> bool:
         """Whether one leads, all members have dispatched the same, and no delayed message waits."""

@@ -26,6 +26,8 @@ from brokerset_sim.loop import OWNER
 from brokerset_sim.process import Process
 
 PAGE = mmap.PAGESIZE
+MAPPED_NAMES = ("timerwheel",)
+"""Mapped files whose names are no offsets."""
 
 
 class PageFiles:
@@ -93,7 +95,7 @@ class PageFiles:
                 (self.folder / name).mkdir(parents=True, exist_ok=True)
                 continue
             content = path.read_bytes()
-            if power and FILE_NAME.fullmatch(path.name):
+            if power and (FILE_NAME.fullmatch(path.name) or path.name in MAPPED_NAMES):
                 content = self._survives(str(name), content, chance)
             (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
             (self.folder / name).write_bytes(content)
