@@ -47,6 +47,7 @@ FAULTS: Final = (
     "break connections",
     "kill producer",
     "set clock",
+    "full disk",
 )
 """Of those of a group all that one broker can have."""
 

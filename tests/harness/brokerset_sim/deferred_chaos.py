@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class DeferredChaos(LedgerChaos):
-    """Also ends producers, and sets clocks."""
+    """Also ends producers, sets clocks, and fills disks."""
 
     _world: DeferredWorld
 
@@ -23,6 +23,9 @@ class DeferredChaos(LedgerChaos):
                 self._asking.append(self._world.loop.create_task(self._kill_producer()))
             case "set clock":
                 self._set_clock(node)
+            case "full disk":
+                node.files.full = True
+                self._later(setattr, node.files, "full", False)
             case _:
                 super()._break_more(fault, node)
 

@@ -20,7 +20,7 @@ TIMER_FLUSH_MS: Final = 200
 ROLL_WINDOW_SLOTS: Final = 8
 """What waits for 0.8 s or more rolls."""
 
-MORE_FAULTS: Final = ("kill producer", "set clock")
+MORE_FAULTS: Final = ("kill producer", "set clock", "full disk")
 LEFT_OUT: Final = ("delete files",)
 """Retention takes waiting messages, too: its least time is longer than any of them may wait."""
 

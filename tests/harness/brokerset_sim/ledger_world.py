@@ -274,7 +274,7 @@ class LedgerWorld:
         self.network.weather = Weather(delay_max=0.004)
         for node in self.nodes:
             node.slow.stall_chance = 0.0
-            node.files.fail_sync = False
+            node.files.fail_sync = node.files.full = False
             if node.process is not None:
                 node.process.unpause()
         await self._until(self._one_leads, HEALING_SECONDS, "nobody leads, or somebody is down")
