@@ -116,6 +116,12 @@ class DeferredWorld(LedgerWorld):
         self.heal_clients()
         await super()._heal()
 
+    async def run(self) -> None:
+        """Both phases. What was violated is in `failure`."""
+        await super().run()
+        self.counts.update(self.checker.transactions.counts())
+        self.counts.update(self.checker.timers.counts())
+
     def _left(self) -> dict[str, list[str]]:
         """What is still to come."""
         checker = self.checker

@@ -168,6 +168,15 @@ class TimerOracle:
             if (each.acknowledged or each.waits) and not each.deliveries and not each.recall_asked
         )
 
+    def counts(self) -> dict[str, int]:
+        """How many messages rolled, and how many deliveries were not the first of their message."""
+        messages = self.messages.values()
+        return {
+            "rolled": sum(any("TIMER_ROLL_TIMES" in each.properties for each in m.waits) for m in messages),
+            "delivered": sum(bool(m.deliveries) for m in messages),
+            "delivered again": sum(max(0, len(m.deliveries) - 1) for m in messages),
+        }
+
     def settled(self) -> None:
         """All times have come, and nothing is on its way."""
         left = [each.key for each in self.missing()]

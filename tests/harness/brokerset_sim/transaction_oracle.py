@@ -239,6 +239,14 @@ class TransactionOracle:
                     PASSED, f"{name} is at {half_progress}, and {transaction.key} is open at {queue_offset}"
                 )
 
+    def counts(self) -> dict[str, int]:
+        """How many transactions became visible, and how many were given up."""
+        transactions = self.transactions.values()
+        return {
+            "visible": sum(each.final is not None for each in transactions),
+            "given up": sum(each.given_up is not None for each in transactions),
+        }
+
     # -- the end ------------------------------------------------------------------------------------------
 
     def _is_open(self, transaction: Transaction) -> bool:
