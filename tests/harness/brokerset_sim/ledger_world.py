@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from brokerset_broker.store.errors import StoreRefused
 from brokerset_broker.store.folder import StoreUnusable
 from brokerset_broker.store.ledger import FileLedger
 from brokerset_broker.store.message_store import MessageStore
@@ -144,7 +145,11 @@ class LedgerWorld:
             return
         cause = real_error(error)
         node: LedgerNode | None = process.node
-        if node is not None and node.files.has_failed and isinstance(cause, StoreUnusable | OSError):
+        if (
+            node is not None
+            and node.files.has_failed
+            and isinstance(cause, StoreUnusable | StoreRefused | OSError)
+        ):
             self.note("died", process.name, type(cause).__name__)
             self.counts["died of its disk"] += 1
             power = self.plan.sync_flush and self.random_for(f"died {process.name}").random() < 0.3

@@ -64,6 +64,7 @@ class SimConnection:
         self.waiting: dict[int, Callable[[Command], None]] = {}
         self.again: dict[int, Callable[[], None]] = {}
         self.in_flight = 0
+        self.unsent_bytes = 0
         self.carry: Callable[[Command], None] | None = None
         """Brings a request of the server to the client, if that listens."""
 
