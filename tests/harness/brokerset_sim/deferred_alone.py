@@ -98,7 +98,9 @@ class LoneChecker(DeferredChecker):
     def __init__(self, world: LedgerWorld, plan: DeferredPlan) -> None:
         super().__init__(world, plan)
         self._life: Process | None = None
-        self._read_to = -1
+        self._ends_read: dict[tuple[str, int], int] = {}
+        """How far each queue was read, in this life."""
+
         self._epochs: dict[tuple[int, int], int] = {}
         """In which life a record was seen first, by offset and sum: after a crash another may be there."""
 
@@ -120,22 +122,20 @@ class LoneChecker(DeferredChecker):
     def _feed(self, broker: SimBroker) -> None:
         node = self._world.nodes[0]
         if node.process is not self._life:
-            self._life, self._read_to = node.process, -1
+            self._life = node.process
+            self._ends_read.clear()
             self.transactions.forget_log()
             self.timers.forget_log()
             self._feed(broker)
             self._progress(node, broker)
             return
         store = broker.store
-        places = sorted(
-            queue.unit(number)[:2]
-            for queue in store.queues_table
-            for number in range(queue.min_offset, queue.next_offset)
-        )
-        for offset, size in places:
-            if offset <= self._read_to:
-                continue
-            self._read_to = offset
+        places = []
+        for queue in store.queues_table:
+            begin = self._ends_read.get((queue.topic, queue.queue_id), queue.min_offset)
+            self._ends_read[queue.topic, queue.queue_id] = queue.next_offset
+            places += [queue.unit(number)[:2] for number in range(begin, queue.next_offset)]
+        for offset, size in sorted(places):
             data = bytes(store.read(offset, size) or b"")
             epoch = self._epochs.setdefault((offset, zlib.crc32(data)), node.starts)
             record = log_record(data, epoch)
