@@ -23,6 +23,7 @@ from brokerset_broker.outside.name_servers import Registrar
 from brokerset_broker.requests.admin import AdminProcessor
 from brokerset_broker.requests.admission import Admission
 from brokerset_broker.requests.clients import ClientProcessor
+from brokerset_broker.requests.end_transactions import TransactionProcessor
 from brokerset_broker.requests.groups import GroupProcessor
 from brokerset_broker.requests.locks import LockProcessor
 from brokerset_broker.requests.offsets import OffsetProcessor
@@ -45,8 +46,11 @@ from brokerset_broker.requests.signatures import SignedRequests
 from brokerset_broker.requests.statistics import BrokerStats
 from brokerset_broker.requests.topics import TopicProcessor
 from brokerset_broker.requests.traffic import Traffic
+from brokerset_broker.requests.transaction_counts import TransactionCounts
+from brokerset_broker.requests.transaction_log import TransactionLog
 from brokerset_broker.services.delay import DelayService
 from brokerset_broker.services.role_services import RoleServices
+from brokerset_broker.services.transaction_checks import TransactionChecks
 from brokerset_broker.store.delay_levels import DelayLevels
 from brokerset_broker.store.errors import PutStatus
 from brokerset_broker.store.message_store import MessageStore
@@ -210,6 +214,7 @@ class Broker:
                         *([self.filters.run(self._has)] if self.filters is not None else []),
                         self._server.sweep_idle(),
                         self._persist_delays(),
+                        self.transactions.write_metrics(),
                         self._keep_house(),
                         self._serve_http(),
                         self.part.run(),
@@ -249,6 +254,7 @@ class Broker:
             self._loaded = False
             for write in (
                 self.delay.persist,
+                self.transactions.persist,
                 self.topics.saved,
                 self.groups.saved,
                 self.offsets.saved,
@@ -430,7 +436,14 @@ class Broker:
             admission=self.admission,
             is_subject=self.ordered.is_subject,
         )
-        self.services = RoleServices([self.delay])
+        self.transaction_log = TransactionLog(
+            live=self.live, store=self.store, clock=clock, counts=TransactionCounts(clock.now_ms)
+        )
+        self.transactions = TransactionChecks(
+            live=self.live, store=self.store, clock=clock, log_of_transactions=self.transaction_log,
+            topics=self.topics, offsets=self.offsets, producers=self.producers, admission=self.admission,
+        )  # fmt: skip
+        self.services = RoleServices([self.delay, self.transactions])
         self._source = StoreSource(self.store, clock)
         self._tables = Tables(
             topics=self.topics,
@@ -502,6 +515,11 @@ class Broker:
             live=live, store=store, topics=topics, groups=groups, locks=locks, admission=admission,
             levels=self.levels, stats=stats, traffic=traffic, clock=clock, changes=changes,
             ordered=self.ordered, ordered_counters=self.ordered_counters, lane=self.send_lane,
+            transactions=self.transaction_log,
+        )  # fmt: skip
+        end_transactions = TransactionProcessor(
+            live=live, log_of_transactions=self.transaction_log, topics=topics, ordered=self.ordered,
+            admission=admission, clock=clock,
         )  # fmt: skip
         access = OrderedAccess(
             ordered=self.ordered, locks=locks, offsets=offsets, store=store, admission=admission, clock=clock,
@@ -572,7 +590,7 @@ class Broker:
         for processor in (
             self._send, pull, send_back, QueryProcessor(live=live, store=store), self._clients,
             self._lock_requests, offset_requests, admin, group_admin, topic_admin, subject_queues, claims,
-            ordered_send_back,
+            ordered_send_back, end_transactions,
         ):  # fmt: skip
             served.update(processor.handlers())
         return SignedRequests(refuse=self.settings.refuse_signed_requests).around(served)
@@ -635,6 +653,9 @@ class Broker:
         if not topics:  # some were deleted
             for topic in {topic for topic, _ in self.traffic.incoming if self.topics.get(topic) is None}:
                 self.traffic.forget_topic(topic)
+            counts = self.transaction_log.counts
+            for topic in [topic for topic in counts.topics if self.topics.get(topic) is None]:
+                counts.forget_topic(topic)
 
     def _use(self, settings: BrokerSettings) -> None:
         self.settings = settings
@@ -710,7 +731,7 @@ class Broker:
             admission=self.admission, parked_pulls=self.parked_pulls, stats=self.stats,
             traffic=self.traffic, registrar=self.registrar, connections=self, member=self.member,
             ordered=self.ordered, ordered_counters=self.ordered_counters,
-            ledger=self.ledger,
+            transactions=self.transactions, ledger=self.ledger,
         )  # fmt: skip
 
     def _metrics(self) -> CollectorRegistry:

@@ -1,7 +1,6 @@
 """What a store has that brokers of ours do not deliver, by its queues and by what was consumed of them.
 
-Sources: RocketMQ's `TimerMessageStore`, `TransactionalMessageUtil`, `PopAckConstants` and
-`KeyBuilder` (names), `ConsumeQueue` (sizes).
+Sources: RocketMQ's `TimerMessageStore`, `PopAckConstants` and `KeyBuilder` (names), `ConsumeQueue` (sizes).
 """
 
 from __future__ import annotations
@@ -41,8 +40,6 @@ def unsupported_in(store: Path) -> tuple[str, ...]:
     found = []
     if timers := _timers(store):
         found.append(f"{timers} timer messages")
-    if halves := _waiting(store, names.HALF_TOPIC, names.TRANSACTION_GROUP, offsets):
-        found.append(f"up to {halves} transactions that are not ended")
     revive = [each for each in topics if each.startswith(names.REVIVE_PREFIX)]
     if taken := sum(_waiting(store, each, POP_GROUP, offsets) for each in revive):
         found.append(

@@ -369,6 +369,27 @@ class BrokerSettings:
     message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     """Delays of the levels 1, 2, …, separated by spaces; units are s, m, h and d."""
 
+    reject_transaction_message: bool = False
+    """Whether half messages of transactions are refused; open ones are ended and checked as before."""
+
+    transaction_time_out: int = number(6_000, low=0)
+    """Milliseconds for which an open transaction is left alone before its producer is asked about it."""
+
+    transaction_check_max: int = number(15, low=1)
+    """Times that a producer is asked about a transaction before it is given up."""
+
+    transaction_check_interval: int = number(30_000, low=10)
+    """Milliseconds between two passes that check open transactions."""
+
+    transaction_op_msg_max_size: int = number(4_096, low=64, high=RECORD_EXTRA_BYTES)
+    """Most bytes of the body of one record that tells which half messages are resolved."""
+
+    enable_transaction_metrics: bool = True
+    """Whether open transactions are counted by topic, in metrics and in `config/transactionMetrics`."""
+
+    transaction_metric_flush_interval: int = number(10_000, low=100)
+    """Milliseconds between two writes of `config/transactionMetrics`."""
+
     flush_delay_offset_interval: int = number(10_000, low=100)
     """Milliseconds between two writes of the progress of delayed messages."""
 

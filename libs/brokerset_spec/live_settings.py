@@ -31,9 +31,14 @@ CHANGEABLE: Final = frozenset(
         "notifyConsumerIdsChangedEnable",
         "regionId",
         "registerNameServerPeriod",
+        "rejectTransactionMessage",
         "shortPollingTimeMills",
         "slaveTimeout",
         "traceOn",
+        "transactionCheckInterval",
+        "transactionCheckMax",
+        "transactionOpMsgMaxSize",
+        "transactionTimeOut",
     }
 )
 """Settings that take effect at once; every other one needs a restart."""

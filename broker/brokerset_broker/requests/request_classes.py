@@ -58,6 +58,7 @@ CLASSES: Final[Mapping[int, RequestClass]] = _table(
             RequestCode.SEND_BATCH_MESSAGE,
             RequestCode.CONSUMER_SEND_MSG_BACK,
             RequestCode.END_TRANSACTION,
+            RequestCode.RESUME_CHECK_HALF_MESSAGE,
             RequestCode.SEND_REPLY_MESSAGE,
             RequestCode.SEND_REPLY_MESSAGE_V2,
             RequestCode.RECALL_MESSAGE,

@@ -32,6 +32,7 @@ from brokerset_broker.requests.send_refusals import (
 from brokerset_broker.requests.statistics import BrokerStats
 from brokerset_broker.requests.topic_facts import TopicFacts
 from brokerset_broker.requests.traffic import Traffic
+from brokerset_broker.requests.transaction_log import TransactionLog
 from brokerset_broker.store.delay_levels import DelayLevels
 from brokerset_broker.store.errors import PutStatus, StoreRefused
 from brokerset_broker.store.message_store import MessageStore
@@ -43,7 +44,7 @@ from brokerset_broker.tables.topics import TopicManager
 from brokerset_formats.batches import BatchItem, iterate_batch
 from brokerset_formats.config import TopicConfig
 from brokerset_formats.errors import FormatError
-from brokerset_formats.hosts import Host
+from brokerset_formats.hosts import HOST_SIZE_V6, Host
 from brokerset_formats.message_ids import UniqueIds
 from brokerset_formats.names import (
     RETRY_PREFIX,
@@ -55,6 +56,7 @@ from brokerset_formats.names import (
 )
 from brokerset_formats.properties import Property, decode_properties, encode_properties
 from brokerset_formats.records import SysFlag
+from brokerset_formats.transactions import Message, half_problem, is_half_send, to_half
 from brokerset_protocol.codes import VERSION_3_4_9, RequestCode, ResponseCode
 from brokerset_protocol.commands import FLAG_ONEWAY, Command
 from brokerset_protocol.errors import Rejected
@@ -137,9 +139,14 @@ class SendProcessor:
         ordered: OrderedTables | None = None,
         ordered_counters: OrderedCounters | None = None,
         lane: SendLane | None = None,
+        transactions: TransactionLog | None = None,
     ) -> None:
-        """`changes` makes new topics safe before a message is stored in them; `lane` takes plain sends."""
+        """`changes` makes new topics safe before a message is stored in them; `lane` takes plain sends.
+
+        Without `transactions` half messages are refused.
+        """
         self.lane = lane
+        self._transactions = transactions
         self._ordered = OrderedTables() if ordered is None else ordered
         self._changes = changes
         self._store = store
@@ -177,6 +184,7 @@ class SendProcessor:
 
     def _use(self, settings: BrokerSettings) -> None:
         self.body_max = settings.max_message_size
+        self._rejects_halves = settings.reject_transaction_message
         self.replies = SendReplies(self._host.encode(), settings.region_id, settings.trace_on)
         self._injected = {
             Property.CLUSTER: settings.broker_cluster_name,
@@ -332,7 +340,10 @@ class SendProcessor:
         reconsume_times = header.reconsume_times or 0
         sys_flag = header.sys_flag & ~_HOST_BITS
         level = _delay_level(properties.get(Property.DELAY))
-        self._refuse_unsupported(properties, sys_flag, level, reconsume_times)
+        half = is_half_send(properties, reconsume_times)
+        if half:
+            self._check_half(properties)
+        self._refuse_unsupported(properties, sys_flag, level, half=half)
         if not facts.is_retry:
             check_served(properties)
         else:
@@ -347,18 +358,37 @@ class SendProcessor:
             kind = "delay"
         if not 0 < len(command.body) <= self.body_max or len(raw) > self.properties_max:
             raise illegal_message(self.body_max)
+        host = born_host(connection, command.ext, in_group=self._in_group)
         try:
-            appended = self._append(
-                topic,
-                queue_id,
-                command.body,
-                raw,
-                flag=header.flag,
-                sys_flag=sys_flag,
-                born_timestamp=header.born_timestamp,
-                born_host=born_host(connection, command.ext, in_group=self._in_group),
-                reconsume_times=reconsume_times,
-            )
+            if half and self._transactions is not None:
+                kind = "transaction"
+                appended = self._transactions.send_half(
+                    to_half(
+                        Message(
+                            topic=topic,
+                            queue_id=queue_id,
+                            body=command.body,
+                            properties=raw,
+                            flag=header.flag,
+                            sys_flag=sys_flag,
+                            born_timestamp=header.born_timestamp,
+                            born_host=Host.decode(host, v6=len(host) == HOST_SIZE_V6),
+                            reconsume_times=reconsume_times,
+                        )
+                    )
+                )
+            else:
+                appended = self._append(
+                    topic,
+                    queue_id,
+                    command.body,
+                    raw,
+                    flag=header.flag,
+                    sys_flag=sys_flag,
+                    born_timestamp=header.born_timestamp,
+                    born_host=host,
+                    reconsume_times=reconsume_times,
+                )
         except StoreRefused as refused:
             self._stats.put_failed += 1
             raise refusal(refused, self.body_max) from None
@@ -375,22 +405,34 @@ class SendProcessor:
             wait=properties.get(Property.WAIT) != "false",
         )
 
+    def _check_half(self, properties: dict[str, str]) -> None:
+        """Raise `Rejected` for a half message that is not to be stored."""
+        if self._rejects_halves or self._transactions is None:
+            raise Rejected(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._admission.name}] sending transaction message is forbidden",
+            )
+        problem = half_problem(properties)
+        if problem is None and Property.PGROUP not in properties:
+            problem = (
+                "a transactional message needs its producer group (property PGROUP), to be asked about it"
+            )
+        if problem is not None:
+            raise Rejected(ResponseCode.MESSAGE_ILLEGAL, problem)
+
     def _refuse_unsupported(
-        self, properties: dict[str, str], sys_flag: int, level: int, reconsume_times: int
+        self, properties: dict[str, str], sys_flag: int, level: int, *, half: bool
     ) -> None:
         """Refuse what would be delivered too early or not at all if it were stored like any message."""
         if Property.INNER_NUM in properties or sys_flag & (SysFlag.NEED_UNWRAP | SysFlag.INNER_BATCH):
             raise Rejected(
                 ResponseCode.MESSAGE_ILLEGAL, "inner batches are not served; send messages or a client batch"
             )
-        half = properties.get(Property.TRAN_MSG, "").lower() == "true" and not (
-            reconsume_times > 0 and level > 0
-        )
-        if half or sys_flag & _TRANSACTION_BITS not in (0, _COMMIT_BITS):
+        if not half and sys_flag & _TRANSACTION_BITS not in (0, _COMMIT_BITS):
             raise Rejected(
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{self._admission.name}] sending transaction message is forbidden: "
-                "transactions are not served here",
+                "sysFlag says prepared or rolled back, and the property TRAN_MSG does not",
             )
         if level <= 0 and any(name in properties for name in _TIMER_PROPERTIES):
             raise Rejected(

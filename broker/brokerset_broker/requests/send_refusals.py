@@ -84,7 +84,6 @@ def no_topic(topic: str) -> Rejected:
 UNSUPPORTED: Final = {
     RequestCode.SEND_REPLY_MESSAGE: "request/reply messages are not served by this broker",
     RequestCode.SEND_REPLY_MESSAGE_V2: "request/reply messages are not served by this broker",
-    RequestCode.END_TRANSACTION: "transactions are not served by this broker",
     RequestCode.RECALL_MESSAGE: "delayed messages cannot be recalled from this broker",
 }
 """Requests around sending that are refused, each with its reason."""

@@ -155,6 +155,17 @@ class CheckTransactionState(Header):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeCheckHalfMessage(Header):
+    """RESUME_CHECK_HALF_MESSAGE (323): check a half message again that was given up.
+
+    `msg_id` is the offsetMsgId of its record in TRANS_CHECK_MAX_TIME_TOPIC or in the half topic.
+    """
+
+    topic: str | None = None
+    msg_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecallMessage(Header):
     """RECALL_MESSAGE (370): take back a delayed message."""
 

@@ -96,6 +96,11 @@ async def make_traffic(connection: Connection) -> None:
         connection, RequestCode.SEND_MESSAGE_V2, b"body",
         a="g", b="t", c="TBW102", d=1, e=0, f=0, g=1, h=0, i="", j=0, k="false", l=0, m="false",
     )  # fmt: skip
+    half = "TRAN_MSG\x01true\x02PGROUP\x01p\x02UNIQ_KEY\x01K\x02"
+    await ask(
+        connection, RequestCode.SEND_MESSAGE_V2, b"body",
+        a="g", b="t", c="TBW102", d=1, e=0, f=4, g=1, h=0, i=half, j=0, k="false", l=0, m="false",
+    )  # fmt: skip
     beat = (
         b'{"clientID":"c","producerDataSet":[{"groupName":"p"}],"consumerDataSet":[{"groupName":"g",'
         b'"subscriptionDataSet":[{"topic":"t","subString":"*","subVersion":1}]}]}'

@@ -26,6 +26,10 @@ class Channel:
         self.peer = ("127.0.0.1", port)
         self.told: list[Command] = []
 
+    @property
+    def unsent_bytes(self) -> int:
+        return 0
+
     def notify(self, command: Command) -> None:
         self.told.append(command)
 
