@@ -86,6 +86,7 @@ MEANINGS: Final = {
     RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: "The topics that are the broker's own.",
     RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: "Nothing: queues follow the log by themselves.",
     RequestCode.GET_CONSUMER_RUNNING_INFO: "Relayed to the client, which answers with its state.",
+    RequestCode.QUERY_CORRECTION_OFFSET: "For each queue the lowest offset of all groups, some left out.",
     RequestCode.SEND_MESSAGE_V2: "Store a message; field names are single letters.",
     RequestCode.VIEW_BROKER_STATS_DATA: "One counter with its sums of the last minute, hour and day.",
     RequestCode.GET_BROKER_CONSUME_STATS: "Lag of all groups.",

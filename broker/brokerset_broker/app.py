@@ -37,6 +37,7 @@ from brokerset_broker.requests.parked_pulls import ParkedPulls
 from brokerset_broker.requests.pull import PullProcessor
 from brokerset_broker.requests.pull_lane import PullLane, begins_with_pull
 from brokerset_broker.requests.query import QueryProcessor
+from brokerset_broker.requests.reply_messages import ReplyProcessor
 from brokerset_broker.requests.send import SendProcessor
 from brokerset_broker.requests.send_back import SendBackProcessor
 from brokerset_broker.requests.send_lane import SendLane
@@ -44,12 +45,16 @@ from brokerset_broker.requests.send_refusals import refusing_handlers
 from brokerset_broker.requests.send_runs import SendRuns
 from brokerset_broker.requests.signatures import SignedRequests
 from brokerset_broker.requests.statistics import BrokerStats
+from brokerset_broker.requests.timer_puts import TimerPuts
+from brokerset_broker.requests.timers import TimerProcessor
 from brokerset_broker.requests.topics import TopicProcessor
 from brokerset_broker.requests.traffic import Traffic
 from brokerset_broker.requests.transaction_counts import TransactionCounts
 from brokerset_broker.requests.transaction_log import TransactionLog
 from brokerset_broker.services.delay import DelayService
+from brokerset_broker.services.reset_notices import ResetNotices
 from brokerset_broker.services.role_services import RoleServices
+from brokerset_broker.services.timers.service import TimerService
 from brokerset_broker.services.transaction_checks import TransactionChecks
 from brokerset_broker.store.delay_levels import DelayLevels
 from brokerset_broker.store.errors import PutStatus
@@ -71,7 +76,7 @@ from brokerset_broker.tables.producers import ProducerTable
 from brokerset_broker.tables.topics import TopicManager
 from brokerset_formats import native
 from brokerset_formats.config import TopicConfig
-from brokerset_formats.names import SCHEDULE_TOPIC
+from brokerset_formats.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from brokerset_protocol.codes import ResponseCode
 from brokerset_runtime.clock import Clock, SystemClock
 from brokerset_runtime.disk import RealDisk
@@ -215,6 +220,7 @@ class Broker:
                         self._server.sweep_idle(),
                         self._persist_delays(),
                         self.transactions.write_metrics(),
+                        self.timers.run(),
                         self._keep_house(),
                         self._serve_http(),
                         self.part.run(),
@@ -255,6 +261,7 @@ class Broker:
             for write in (
                 self.delay.persist,
                 self.transactions.persist,
+                self.timers.close,
                 self.topics.saved,
                 self.groups.saved,
                 self.offsets.saved,
@@ -436,6 +443,7 @@ class Broker:
             admission=self.admission,
             is_subject=self.ordered.is_subject,
         )
+        self.reset_notices = ResetNotices(live=self.live, offsets=self.offsets, consumers=self.consumers)
         self.transaction_log = TransactionLog(
             live=self.live, store=self.store, clock=clock, counts=TransactionCounts(clock.now_ms)
         )
@@ -443,7 +451,14 @@ class Broker:
             live=self.live, store=self.store, clock=clock, log_of_transactions=self.transaction_log,
             topics=self.topics, offsets=self.offsets, producers=self.producers, admission=self.admission,
         )  # fmt: skip
-        self.services = RoleServices([self.delay, self.transactions])
+        self.timers = TimerService(
+            store=self.store,
+            live=self.live,
+            clock=clock,
+            admission=self.admission,
+            is_subject=self.ordered.is_subject,
+        )
+        self.services = RoleServices([self.delay, self.timers, self.reset_notices, self.transactions])
         self._source = StoreSource(self.store, clock)
         self._tables = Tables(
             topics=self.topics,
@@ -452,8 +467,10 @@ class Broker:
             delay=self.delay,
             queues=self._source,
             ordered=self.ordered,
+            timers=self.timers,
         )
         self._tables.on_reset = self.parked_pulls.wake_queue
+        self._tables.on_resets = self.reset_notices.reset
         self.registrar = Registrar(
             live=self.live,
             topics=self.topics,
@@ -497,6 +514,7 @@ class Broker:
         self.groups.load()
         self.offsets.load()
         self.delay.load()
+        self.timers.load()
         self.ordered.load()
         if self.filters is not None:
             self.filters.load()
@@ -511,15 +529,20 @@ class Broker:
         queries = StoreQueries(store)
         changes = self.part.changes
         self.send_lane = self._make_send_lane()
+        self._timer_puts = TimerPuts(lambda: self.timers.settings, self.timers.slot_count, clock.now_ms)
         self._send = SendProcessor(
             live=live, store=store, topics=topics, groups=groups, locks=locks, admission=admission,
             levels=self.levels, stats=stats, traffic=traffic, clock=clock, changes=changes,
             ordered=self.ordered, ordered_counters=self.ordered_counters, lane=self.send_lane,
-            transactions=self.transaction_log,
+            transactions=self.transaction_log, timers=self._timer_puts,
         )  # fmt: skip
         end_transactions = TransactionProcessor(
             live=live, log_of_transactions=self.transaction_log, topics=topics, ordered=self.ordered,
             admission=admission, clock=clock,
+        )  # fmt: skip
+        reply_messages = ReplyProcessor(
+            live=live, sends=self._send, store=store, producers=self.producers, admission=admission,
+            stats=stats, clock=clock,
         )  # fmt: skip
         access = OrderedAccess(
             ordered=self.ordered, locks=locks, offsets=offsets, store=store, admission=admission, clock=clock,
@@ -576,21 +599,26 @@ class Broker:
         admin = AdminProcessor(
             live=live, clock=clock, admission=admission, store=queries, topics=topics, groups=groups,
             consumers=consumers, stats=stats, delay=self.delay, waiting_sends=self.waiting_sends,
-            membership=self.part.table, changes=changes,
+            membership=self.part.table, changes=changes, filters=self.filters,
         )  # fmt: skip
         group_admin = GroupProcessor(
             live=live, clock=clock, admission=admission, store=queries, topics=topics, groups=groups,
             offsets=offsets, consumers=consumers, locks=locks, stats=stats, changes=changes,
+            wake_topic=self.parked_pulls.wake_topic,
         )  # fmt: skip
         topic_admin = TopicProcessor(
             live=live, admission=admission, store=queries, topics=topics, offsets=offsets,
             consumers=consumers, stats=stats, changes=changes, ordered=self.ordered,
         )  # fmt: skip
+        timers = TimerProcessor(
+            live=live, clock=clock, store=store, topics=topics, admission=admission, stats=stats,
+            timers=self.timers, puts=self._timer_puts, changes=changes,
+        )  # fmt: skip
         served: dict[int, Handler] = refusing_handlers()
         for processor in (
             self._send, pull, send_back, QueryProcessor(live=live, store=store), self._clients,
             self._lock_requests, offset_requests, admin, group_admin, topic_admin, subject_queues, claims,
-            ordered_send_back, end_transactions,
+            ordered_send_back, reply_messages, end_transactions, timers,
         ):  # fmt: skip
             served.update(processor.handlers())
         return SignedRequests(refuse=self.settings.refuse_signed_requests).around(served)
@@ -638,6 +666,8 @@ class Broker:
         self.parked_pulls.arrived(topic, queue_id, next_queue_offset, tags_code)
         if topic == SCHEDULE_TOPIC:
             self.delay.arrived(queue_id)
+        elif topic == TIMER_TOPIC:
+            self.timers.arrived()
 
     def _has(self, topic: str, group: str) -> bool:
         return topic in self.topics.items and group in self.groups.items

@@ -17,6 +17,7 @@ from brokerset_client.instance import ClientInstance
 from brokerset_client.messages import MessageView
 from brokerset_client.push_consumer import PushConsumer
 from brokerset_client.push_settings import PushSettings
+from brokerset_client.tracing import TraceSettings
 from brokerset_protocol.bodies.heartbeat import ConsumeFromWhere, ExpressionType
 
 CLOSE_SECONDS: Final = 0.05
@@ -77,6 +78,7 @@ async def take(
     count: int | None = None,
     idle_seconds: float | None = None,
     enough: Callable[[], bool] = lambda: False,
+    trace: TraceSettings | None = None,
 ) -> Taken:
     """Join `group`, hand messages to `handle` one after the other, and leave, with offsets stored.
 
@@ -117,6 +119,7 @@ async def take(
         consume_from=start.where,
         from_timestamp_ms=start.timestamp_ms,
         settings=settings,
+        trace=trace,
     )
     consumer.subscribe(topic, expression, expression_type=expression_type)
     async with consumer:

@@ -7,6 +7,8 @@ from typing import Any
 import click
 
 from brokerset_cli.client_session import Cluster, cluster_options
+from brokerset_cli.group_consumers import consume_directly, resume, status, suspend
+from brokerset_cli.group_offsets import clone_offsets, reset_offsets
 from brokerset_cli.options import at_cluster_option, json_option, number_option, yes_option
 from brokerset_cli.output import CommandFailed, counted, write_columns, write_json, write_names
 from brokerset_cli.topics import moment
@@ -19,7 +21,14 @@ from brokerset_protocol.bodies.connections import Connection
 
 @click.group()
 def group() -> None:
-    """Create, list, describe and delete consumer groups."""
+    """Create, list, describe and delete consumer groups; watch their consumers, and move them."""
+
+
+for command in (
+    status, suspend, resume, consume_directly,
+    reset_offsets, clone_offsets,
+):  # fmt: skip
+    group.add_command(command)
 
 
 @group.command()

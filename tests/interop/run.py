@@ -1,6 +1,7 @@
 """Real clients and servers of other makes against ours: `run.py [--size core|all] [--only SUITE ...]`.
 
-Suites: `java` (verbs of the standard client, compared with the golden answers), `cpp`, `node`, `mqadmin`, `ours-to-java` (our client
+Suites: `java` (verbs of the standard client, compared with the golden answers), `cpp`, `node`, `mqadmin`, `mqadmin-consumers`
+(commands about consumers that run, which a Java consumer answers), `ours-to-java` (our client
 against Java's servers), `mixed` (our broker with Java's name server and the other way round), `stores` (stores handed back and forth),
 `migrated-stores` (stores that the job `migrate` made, under brokers of both makes), `controllers` (Java brokers under our controllers,
 our broker under Java's, volumes handed over), `replication` (groups of our brokers and Java's that copy each other's log, under
@@ -42,6 +43,7 @@ from brokerset_rig import (
     migrated_stores,
     mixed_groups,
     mqadmin,
+    mqadmin_consumers,
     ordered_suite,
     release_parts,
     replication_clients,
@@ -285,6 +287,7 @@ SUITES: dict[str, Callable[[Outcome, str], None]] = {
     "cpp": lambda outcome, size: suite_clients(outcome, "cpp"),
     "node": lambda outcome, size: suite_clients(outcome, "node"),
     "mqadmin": suite_mqadmin,
+    "mqadmin-consumers": lambda outcome, _: mqadmin_consumers.run(outcome.add),
     "ours-to-ours": suite_ours_to_ours,
     "ours-to-java": suite_ours_to_java,
     "mixed": suite_mixed,

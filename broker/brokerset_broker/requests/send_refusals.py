@@ -81,17 +81,11 @@ def no_topic(topic: str) -> Rejected:
     )
 
 
-UNSUPPORTED: Final = {
-    RequestCode.SEND_REPLY_MESSAGE: "request/reply messages are not served by this broker",
-    RequestCode.SEND_REPLY_MESSAGE_V2: "request/reply messages are not served by this broker",
-    RequestCode.RECALL_MESSAGE: "delayed messages cannot be recalled from this broker",
-}
+UNSUPPORTED: Final[dict[RequestCode, str]] = {}
 """Requests around sending that are refused, each with its reason."""
 
 
 UNSUPPORTED_PROPERTIES: Final = {
-    Property.REPLY_TO_CLIENT: "request messages (property REPLY_TO_CLIENT) are not served by this broker, "
-    "since no reply could be delivered: send a plain message, and answer on a topic of its own",
     Property.INNER_MULTI_DISPATCH: "light queues (property INNER_MULTI_DISPATCH) are not served by this "
     "broker: send one message to each topic",
     Property.LITE_TOPIC: "lite topics (property __LITE_TOPIC) are not served by this broker: "

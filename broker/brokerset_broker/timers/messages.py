@@ -14,6 +14,10 @@ from brokerset_formats.records import Record
 NEVER_ENQUEUED_MS: Final = 2**63 - 1
 """`TIMER_ENQUEUE_MS` of a message that was due before it came into the wheel."""
 
+DELIVERY_PROPERTIES_SIZE: Final = 128
+"""Bytes that properties may grow by when a message is delivered or rolls: a message that is put aside leaves
+them free, or it could not be delivered."""
+
 _is_number = re.compile(r"-?[0-9]{1,18}").fullmatch
 
 
