@@ -161,6 +161,13 @@ class LoneWorld(DeferredWorld):
     def _make_node(self, number: int, files: PageFiles) -> LedgerNode:
         return LoneNode(self, number, files)
 
+    def heal_clients(self) -> None:
+        """All clients run; people start a broker again whose disk has failed."""
+        super().heal_clients()
+        node = self.nodes[0]
+        if node.files.has_failed and node.up:
+            self.stop(node, power=False)
+
     def _describe(self) -> str:
         return f"{'up' if self.nodes[0].leads else 'down'}, {self._left()}"
 
