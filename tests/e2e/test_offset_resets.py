@@ -43,16 +43,20 @@ def is_whole(view: dict[str, Any]) -> bool:
 
 
 def _in_sync(view: dict[str, Any]) -> list[dict[str, Any]]:
-    (group,) = view["groups"] or view["dledgerGroups"]
-    brokers = group.get("replicas") or group["members"]
-    return [each for each in brokers if each["inSync"]]
+    group = _group(view)
+    return [each for each in group.get("replicas") or group["members"] if each["inSync"]]
+
+
+def _group(view: dict[str, Any]) -> dict[str, Any]:
+    (group,) = view.get("groups") or view["dledgerGroups"]
+    return dict(group)
 
 
 def kill_master(local: LocalSet) -> None:
     """SIGKILL the process of the group's master."""
     view = local.until(is_whole, "three brokers are in sync")
-    (group,) = view["groups"] or view["dledgerGroups"]
-    (master,) = [each["process"] for each in _in_sync(view) if each["brokerId"] == group["masterId"]]
+    master_id = _group(view)["masterId"]
+    (master,) = [each["process"] for each in _in_sync(view) if each["brokerId"] == master_id]
     local.kill(master)
 
 
