@@ -729,7 +729,8 @@ class Broker:
 def _bound(host: str, port: int, setting: str = "listenPort") -> socket.socket:
     """A socket that has the port. Raises `PortTaken`."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # Without the protocol asyncio does not switch off the delay of small writes on what is accepted here.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
