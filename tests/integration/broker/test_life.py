@@ -160,8 +160,8 @@ async def test_a_name_server_that_comes_late_or_again_is_told(setup: Setup, tmp_
 
 
 async def test_small_answers_leave_without_a_delay(setup: Setup) -> None:
-    """Whatever the loop is, what the broker accepts has TCP_NODELAY: an answer that is followed by another one
-    would wait 40 ms for the client's acknowledgement otherwise."""
+    """Whatever the loop is, what the broker accepts has TCP_NODELAY: an answer behind another one would wait
+    40 ms for the client's acknowledgement otherwise."""
     async with setup.broker() as broker:
         connection = await connect(f"127.0.0.1:{broker.port}")
         await until(lambda: broker.connection_count() == 1)
