@@ -348,6 +348,7 @@ async def test_metrics_show_what_happened(setup: Setup) -> None:
         assert value("rocketmq_consumer_lag_latency", **lag) >= 0
         assert value("rocketmq_broker_permission") == 6
         assert value("rocketmq_processor_watermark", processor="send") == 0
+        assert value("rocketmq_processor_watermark", processor="reply") == 0
         disk = {"storage_type": "local", "storage_medium": "disk"}
         assert value("rocketmq_storage_size", **disk) == broker.store.max_offset
         assert value("rocketmq_storage_message_reserve_time", **disk) >= 0
