@@ -270,8 +270,9 @@ class Client:
         await self.send(half, sys_flag=4)
         begun = await self.send(half, sys_flag=4)
         ended = await self.ask(
-            RequestCode.END_TRANSACTION, topic="t", producerGroup="p", commitOrRollback=8, msgId=begun.ext["transactionId"],
-            tranStateTableOffset=begun.ext["queueOffset"], commitLogOffset=int(begun.ext["msgId"][-16:], 16),
+            RequestCode.END_TRANSACTION, topic="t", producerGroup="p", commitOrRollback=8,
+            msgId=begun.ext["transactionId"], tranStateTableOffset=begun.ext["queueOffset"],
+            commitLogOffset=int(begun.ext["msgId"][-16:], 16),
         )  # fmt: skip
         assert ended.code == 0, ended.remark
         read = await self.ask(
