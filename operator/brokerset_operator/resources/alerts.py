@@ -290,6 +290,14 @@ BROKER_ALERTS: Final = (
         "They failed as often as the group allows, and are in %DLQ%{{ $labels.consumer_group }}.",
     ),
     Alert(
+        "BrokersetTransactionsGivenUp",
+        "warning",
+        f"sum by ({GROUP}) (increase(brokerset_broker_transactions_given_up_total{{<pods>}}[15m])) > 0",
+        0,
+        "{{ $labels.node_id }} gave up {{ $value | humanize }} transactions",
+        "Their producers did not say how they ended; the messages are in TRANS_CHECK_MAX_TIME_TOPIC.",
+    ),
+    Alert(
         "BrokersetDiskFilling",
         "warning",
         f"{_DISK_USED} > 0.75",

@@ -248,6 +248,8 @@ TIMES = (
     Time("", None, 60, {f"rocketmq_consumer_lag_messages{{{LAG}}}": rising(20_000, -10)}),
     Time("BrokersetConsumerLagOld", 3, 8, {f"rocketmq_consumer_lag_latency{{{LAG}}}": steady(7_200_000)}),
     Time("BrokersetDeadLetters", 38, 42, {f"rocketmq_send_to_dlq_messages_total{{{DEAD}}}": later(1, 40)}),
+    Time("BrokersetTransactionsGivenUp", 0, 8,
+         {f"brokerset_broker_transactions_given_up_total{{{MASTER}}}": rising(0, 3)}),
     Time("BrokersetDiskFilling", 25, 33, disk(steady(80), steady(20))),
     Time("BrokersetDiskAlmostFull", 3, 8, disk(steady(90), steady(10))),
     Time("BrokersetDiskFullSoon", 30, 100, disk(rising(60 * GIB, GIB / 60), rising(40 * GIB, -GIB / 60))),
