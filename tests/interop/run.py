@@ -1,7 +1,8 @@
 """Real clients and servers of other makes against ours: `run.py [--size core|all] [--only SUITE ...]`.
 
 Suites: `java` (verbs of the standard client, compared with the golden answers), `cpp`, `node`, `mqadmin`, `ours-to-java` (our client
-against Java's servers), `mixed` (our broker with Java's name server and the other way round), `stores` (stores handed back and forth),
+against Java's servers), `mixed` (our broker with Java's name server and the other way round), `stores` (stores handed back and forth), `transactions` (open transactions of a
+store that goes from a Java broker to ours and back),
 `migrated-stores` (stores that the job `migrate` made, under brokers of both makes), `controllers` (Java brokers under our controllers,
 our broker under Java's, volumes handed over), `replication` (groups of our brokers and Java's that copy each other's log, under
 controllers of both makes), `replication-clients` (Java's clients and mqadmin with a group of ours whose master changes), `switches` (many
@@ -50,6 +51,7 @@ from brokerset_rig import (
     stores,
     suite_lanes,
     switch_parts,
+    transaction_stores,
     upgrade_parts,
 )
 from brokerset_rig.long_suites import INTEROP_LONG
@@ -293,6 +295,7 @@ SUITES: dict[str, Callable[[Outcome, str], None]] = {
     "ours-to-java": suite_ours_to_java,
     "mixed": suite_mixed,
     "stores": lambda outcome, size: stores.run(outcome.add, verb, size),
+    "transactions": lambda outcome, size: transaction_stores.run(outcome.add),
     "migrated-stores": lambda outcome, size: migrated_stores.run(outcome.add, size),
     "controllers": lambda outcome, size: controller_parts.run(outcome.add, size),
     "replication": lambda outcome, size: replication_parts.run(outcome.add, size),
