@@ -1,8 +1,8 @@
 """Real clients and servers of other makes against ours: `run.py [--size core|all] [--only SUITE ...]`.
 
 Suites: `java` (verbs of the standard client, compared with the golden answers), `cpp`, `node`, `mqadmin`, `ours-to-java` (our client
-against Java's servers), `mixed` (our broker with Java's name server and the other way round), `stores` (stores handed back and forth), `transactions` (open transactions of a
-store that goes from a Java broker to ours and back),
+against Java's servers), `mixed` (our broker with Java's name server and the other way round), `stores` (stores handed back and forth),
+`transactions` (open transactions of a store that goes from a Java broker to ours and back),
 `migrated-stores` (stores that the job `migrate` made, under brokers of both makes), `controllers` (Java brokers under our controllers,
 our broker under Java's, volumes handed over), `replication` (groups of our brokers and Java's that copy each other's log, under
 controllers of both makes), `replication-clients` (Java's clients and mqadmin with a group of ours whose master changes), `switches` (many

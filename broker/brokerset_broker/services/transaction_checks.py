@@ -226,8 +226,8 @@ class TransactionChecks:
             self._offsets.commit(TRANSACTION_GROUP, topic, HALF_QUEUE_ID, queue_offset, BROKER)
 
     async def _write_progress(self) -> None:
-        """Have the file say it soon: op records do not name the copies below the progress any more, and a Java
-        broker that goes on with the store from an older progress would ask about those again."""
+        """Have the file say it soon: op records do not name copies below the progress any more, and a Java
+        broker that goes on with the store from an older one would ask about those again."""
         try:
             await self._offsets.saved()
         except OSError as error:
