@@ -42,7 +42,6 @@ FEATURES: Final = {
     "tiered-storage": "a plugin in front of the store, such as tiered storage",
     "several-paths": "a commit log on several paths",
     "transactions": "transactional messages",
-    "timers": "timer messages",
     "pop": "POP consumption",
     "static-topics": "static topics",
     "compaction": "compaction topics",
@@ -189,8 +188,6 @@ def features_in_use(broker: BrokerAnswers) -> list[str]:
     for topic in broker.written:
         if topic == names.HALF_TOPIC:
             found.add("transactions")
-        elif topic == names.TIMER_TOPIC:
-            found.add("timers")
         elif topic.startswith(names.REVIVE_PREFIX):
             found.add("pop")
     for topic, config in broker.topics.items():
@@ -206,7 +203,7 @@ def features_in_use(broker: BrokerAnswers) -> list[str]:
 
 def watched_topics(cluster: str) -> tuple[str, ...]:
     """System topics with messages only when a feature is in use."""
-    return (names.HALF_TOPIC, names.TIMER_TOPIC, f"{names.REVIVE_PREFIX}{cluster}")
+    return (names.HALF_TOPIC, f"{names.REVIVE_PREFIX}{cluster}")
 
 
 def differences(brokers: Sequence[BrokerAnswers]) -> list[Finding]:
