@@ -472,6 +472,7 @@ class Broker:
             clock=clock,
             changes=lambda: self.part.changes,
         )
+        self.store.retention.waiting_from = self.timers.needed_from
         self.services = RoleServices(
             [self.delay, self.timers, self.reset_notices, self.transactions, self.light_queue_expiry]
         )
