@@ -244,6 +244,7 @@ class Broker:
             server.stop_accepting()
             self.part.stop_serving()
             self.admission.refuse_writes(ResponseCode.SERVICE_NOT_AVAILABLE, "the broker shuts down")
+            self.transaction_log.write_ops()
             self.services.stop_now()
             await self.part.answer_at_end()
             self.parked_pulls.close()

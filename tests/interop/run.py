@@ -14,8 +14,9 @@ is refused with which words), `upgrades` (`brokerset upgrade` leads groups of Ro
 `dledger-brokers` (brokers of both makes in one DLedger group: clients, metadata, delay messages and mqadmin while leaders are killed,
 and stores that the other make goes on with; `--mixes ooo,joo,jjo`), `dledger-changes` (a group of both makes whose leader changes
 many times under load, by kills and transfers: 9 times, 54 with `--size all`, or `--switches N`), `dledger-clients` (the C++ and the
-Node client with a group of ours whose leader is killed), `ordered` (Java's orderly consumer and producer with an ordered subject), `traces` (mqadmin reads traces of ours, our command line those
-of Java's client, at brokers of both makes).
+Node client with a group of ours whose leader is killed), `ordered` (Java's orderly consumer and producer with an ordered subject),
+`request-reply` (Java's client and ours ask each other, on brokers of both makes), `traces` (mqadmin reads traces of ours,
+our command line those of Java's client, at brokers of both makes).
 Without `--only` all but the long suites run, and with `--size all` all. `.ci/run` chooses long ones by what changed
 (`brokerset_rig.long_suites`).
 Suites run in two lanes side by side (`--lanes 1`: one after the other). Ends with a line for each suite; exit status 1 if anything differs.
@@ -49,6 +50,7 @@ from brokerset_rig import (
     release_parts,
     replication_clients,
     replication_parts,
+    request_reply_suite,
     stack,
     stores,
     suite_lanes,
@@ -61,16 +63,16 @@ from brokerset_rig.long_suites import INTEROP_LONG
 CACHE = Path(os.environ.get("PEERS_CACHE", "")) if os.environ.get("PEERS_CACHE") else (
     Path(os.environ.get("BROKERSET_CACHE", Path.home() / ".cache" / "brokerset")) / "peers"
 )  # fmt: skip
-VERBS = [*range(1, 24), *range(30, 35), *range(40, 43)]
+VERBS = [*range(1, 24), 28, 29, *range(30, 37), *range(40, 43)]
 VERB_SECONDS_MAX = 180
-SETTINGS = {"enablePropertyFilter": "true"}
-"""Of our brokers where verbs or scenarios are compared with the golden answers; Java's had them too."""
-
-SCENARIO_SETTINGS = SETTINGS | {
-    "recallMessageEnable": "true",
+SETTINGS = {
+    "enablePropertyFilter": "true",
     "transactionTimeOut": "3000",
     "transactionCheckInterval": "5000",
 }
+"""Of our brokers where verbs or scenarios are compared with the golden answers; Java's had them too."""
+
+SCENARIO_SETTINGS = SETTINGS | {"recallMessageEnable": "true"}
 """Of brokers of both makes, for the scenarios of our own client."""
 
 REPEATABLE = re.compile(r"create|route|query")
@@ -315,6 +317,7 @@ SUITES: dict[str, Callable[[Outcome, str], None]] = {
     "dledger-changes": lambda outcome, size: dledger_changes.run(outcome.add, size),
     "dledger-clients": lambda outcome, _: dledger_clients.run(outcome.add, CACHE),
     "ordered": lambda outcome, _: ordered_suite.suite(outcome.add),
+    "request-reply": lambda outcome, _: request_reply_suite.suite(outcome.add),
     "traces": lambda outcome, _: trace_suite.run(outcome.add),
 }
 

@@ -59,7 +59,7 @@ from brokerset_formats.names import (
 )
 from brokerset_formats.properties import Property, decode_properties, encode_properties
 from brokerset_formats.records import SysFlag
-from brokerset_formats.transactions import Message, half_problem, is_half_send, to_half
+from brokerset_formats.transactions import Message, half_problem, is_half_send
 from brokerset_protocol.codes import VERSION_3_4_9, RequestCode, ResponseCode
 from brokerset_protocol.commands import FLAG_ONEWAY, Command
 from brokerset_protocol.errors import Rejected
@@ -376,18 +376,16 @@ class SendProcessor:
             if half and self._transactions is not None:
                 kind = "transaction"
                 appended = self._transactions.send_half(
-                    to_half(
-                        Message(
-                            topic=topic,
-                            queue_id=queue_id,
-                            body=command.body,
-                            properties=raw,
-                            flag=header.flag,
-                            sys_flag=sys_flag,
-                            born_timestamp=header.born_timestamp,
-                            born_host=Host.decode(host, v6=len(host) == HOST_SIZE_V6),
-                            reconsume_times=reconsume_times,
-                        )
+                    Message(
+                        topic=topic,
+                        queue_id=queue_id,
+                        body=command.body,
+                        properties=raw,
+                        flag=header.flag,
+                        sys_flag=sys_flag,
+                        born_timestamp=header.born_timestamp,
+                        born_host=Host.decode(host, v6=len(host) == HOST_SIZE_V6),
+                        reconsume_times=reconsume_times,
                     )
                 )
             else:

@@ -44,7 +44,7 @@ TOPIC_ATTRIBUTES: Mapping[str, Attribute] = {
     "queue.type": Attribute(("SimpleCQ",), changeable=False, unsupported=("BatchCQ",)),
     "cleanup.policy": Attribute(("DELETE",), changeable=False, unsupported=("COMPACTION",)),
     "message.type": Attribute(
-        ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY"), unsupported=("TRANSACTION", "PRIORITY", "LITE", "MIXED")
+        ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION"), unsupported=("PRIORITY", "LITE", "MIXED")
     ),
     "reserve.time": Attribute(low=-1, high=2**63 - 1),
 }

@@ -17,6 +17,7 @@ from brokerset_broker.tables.metadata.journal import Journal
 from brokerset_broker.tables.reset_fences import ResetFences
 from brokerset_formats import fastjson
 from brokerset_formats.config import ConsumerOffsets, DataVersion
+from brokerset_formats.names import TRANSACTION_GROUP
 from brokerset_runtime.clock import Clock
 
 log = structlog.get_logger(__name__)
@@ -26,6 +27,10 @@ VERSION_STEP = 500
 
 QUEUE_ID_MAX = 65_535
 """A larger queue id is no queue: the commit is ignored."""
+
+BROKER = "broker"
+"""Client of commits that the broker itself makes. The progress of transactions is its own: a client that
+moved it would have open ones never checked again."""
 
 PRETTY_KEYS_MAX = 1_000
 """Above so many keys the file is written on one line, which is a hundred times quicker."""
@@ -100,12 +105,14 @@ class OffsetManager:
         """
         if offset < 0 or not 0 <= queue_id <= QUEUE_ID_MAX or self.frozen:
             return False
+        if group == TRANSACTION_GROUP and client != BROKER:
+            return False
         key = f"{topic}@{group}"
         if self._held and self.is_held(group, topic):
             return True
         if self._resets and queue_id in self._resets.get(key, ()):
             return True
-        if self._reset_fences and self._reset_fences.ignores(key, queue_id, offset):
+        if self._reset_fences.by_key and self._reset_fences.ignores(key, queue_id, offset):
             return True
         table = self._offsets.get(key)
         if table is None:
@@ -187,16 +194,18 @@ class OffsetManager:
 
     def must_move(self, group: str, topic: str, queue_id: int, pulled_from: int) -> bool:
         """Whether a pull has to be answered with a reset. If not, it may show that its consumer has moved."""
+        if not self._resets and not self._reset_fences.by_key:  # what nearly every pull finds
+            return False
         if self.has_reset(group, topic, queue_id):
             return True
-        if self._reset_fences:
-            self._reset_fences.pulled(f"{topic}@{group}", queue_id, pulled_from)
+        self._reset_fences.pulled(f"{topic}@{group}", queue_id, pulled_from)
         return False
 
     def ignores_commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         """Whether a commit of `offset` would be ignored, because it comes from before a reset."""
         return self.has_reset(group, topic, queue_id) or (
-            bool(self._reset_fences) and self._reset_fences.ignores(f"{topic}@{group}", queue_id, offset)
+            bool(self._reset_fences.by_key)
+            and self._reset_fences.ignores(f"{topic}@{group}", queue_id, offset)
         )
 
     def take_reset(
@@ -208,13 +217,13 @@ class OffsetManager:
         nothing leaves it out.
         """
         if not self._resets:
-            if self._reset_fences and pulled_from is not None:
+            if self._reset_fences.by_key and pulled_from is not None:
                 self._reset_fences.pulled(f"{topic}@{group}", queue_id, pulled_from)
             return None
         key = f"{topic}@{group}"
         table = self._resets.get(key)
         if table is None or queue_id not in table:
-            if self._reset_fences and pulled_from is not None:
+            if self._reset_fences.by_key and pulled_from is not None:
                 self._reset_fences.pulled(key, queue_id, pulled_from)
             return None
         if self.frozen or self.is_held(group, topic):
@@ -270,7 +279,7 @@ class OffsetManager:
     def put(self, offsets: Mapping[str, Mapping[int, int]]) -> None:
         """Set offsets that the log has."""
         for key, queues in offsets.items():
-            if self._reset_fences:
+            if self._reset_fences.by_key:
                 for queue_id, offset in queues.items():
                     self._reset_fences.was_set(key, queue_id, offset)
             table = self._offsets.get(key)

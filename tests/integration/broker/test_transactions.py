@@ -314,6 +314,20 @@ async def test_progress_is_saved_as_offsets_of_javas_group(setup: Setup) -> None
     assert table[f"{HALF_TOPIC}@{TRANSACTION_GROUP}"] == {"0": 3}
 
 
+async def test_clients_cannot_move_the_progress(setup: Setup) -> None:
+    async with pair(setup) as (broker, client):
+        fields: dict[str, Any] = {
+            "consumerGroup": TRANSACTION_GROUP,
+            "topic": HALF_TOPIC,
+            "queueId": 0,
+            "commitOffset": 7,
+        }
+
+        assert (await client.call(15, **fields)).code == 29
+
+        assert broker.offsets.query(TRANSACTION_GROUP, HALF_TOPIC, 0) is None
+
+
 async def test_a_progress_behind_the_queues_is_clamped(setup: Setup) -> None:
     """Its file may outlive the end of the log: new transactions are checked all the same."""
 

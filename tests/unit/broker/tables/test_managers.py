@@ -125,7 +125,6 @@ def test_attributes_change_as_java_s(tmp_path: Path) -> None:
     for changes in (
         {"+unknown": "1"},
         {"+message.type": "SOMETHING"},
-        {"+message.type": "TRANSACTION"},
         {"+message.type": "PRIORITY"},
         {"-message.type": ""},
         {"-queue.type": ""},
