@@ -296,6 +296,8 @@ class _End:
             stop, problem = await self._attempt(fresh, deadline - loop.time())
             if stop is not None:
                 return stop, problem
+            if self._state is TransactionState.UNKNOWN:  # the broker asks anyway
+                return EndStatus.LEFT_TO_CHECK, problem
             failures += 1
             delay = self._producer.retry.backoff.delay_ms(failures) / 1000
             if loop.time() + delay >= deadline or not instance.is_running:
