@@ -15,9 +15,6 @@ JUSTIFIED: dict[str, dict[str, str]] = {
         "checkedShape.keys": "two transactions are checked at once, and Java asks from several threads: either came first",
         "checkedShape.tags": "the same",
     },
-    "40-errors": {
-        "cases.timerTooFar": "timer messages are refused as a whole until they are served, with the same code 13",
-    },
     "client-cpp": {
         "consumed.cpp-body-6": "the C++ client's batch is a batch here; Java stores it as one undecoded message",
         "consumed.cpp-body-7": "the same; the client may have seen enough before this one came",

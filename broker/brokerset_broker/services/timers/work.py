@@ -38,7 +38,7 @@ from brokerset_broker.timers.put_decision import TIMER_QUEUE_ID
 from brokerset_broker.timers.settings import TimerSettings
 from brokerset_formats.errors import FormatError
 from brokerset_formats.names import TIMER_TOPIC
-from brokerset_formats.records import Record, decode_record
+from brokerset_formats.records import Record, RecordHead, check_record, decode_record
 from brokerset_formats.timer_files import NO_POSITION, TimerUnit
 from brokerset_runtime.clock import Clock
 
@@ -52,6 +52,8 @@ SLOTS_AT_ONCE: Final = 8_192
 
 OLDEST_AT_ONCE: Final = 256
 """Units that are passed at once in search of the oldest that waits."""
+
+_TOPIC_BYTES: Final = TIMER_TOPIC.encode()
 
 _NEVER_STORED: Final = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
 """Trying again would not help, for instance after maxMessageSize was made smaller."""
@@ -99,35 +101,39 @@ class TimerReader:
     def __init__(self, store: TimerStore) -> None:
         self._store = store
 
-    def record(self, unit: TimerUnit) -> Record | None:
-        """The record of a unit; `None` if the log has none there."""
-        return self.record_at(unit.offset)
-
-    def record_at(self, offset: int) -> Record | None:
-        """A record of the wheel's topic at an offset of the log; `None` if there is none."""
+    def head(self, offset: int) -> RecordHead | None:
+        """What a record of the wheel's topic at an offset of the log says; `None` if there is none."""
         data = self._store.read(offset)
         if data is None:
             return None
+        head = check_record(data, 0, len(data), verify_crc=False)
+        if not isinstance(head, RecordHead) or head.topic != _TOPIC_BYTES or head.offset != offset:
+            return None
+        return head
+
+    def record(self, offset: int) -> Record | None:
+        """The same with all that it has."""
+        data = self._store.read(offset)
         try:
-            record = decode_record(data)
+            record = None if data is None else decode_record(data)
         except FormatError:
             return None
-        return record if record.topic == TIMER_TOPIC and record.offset == offset else None
+        return record if record and record.topic == TIMER_TOPIC and record.offset == offset else None
 
     def message(self, unit: TimerUnit) -> TimedMessage | None:
         """What the record of a unit says; `None` if it is gone or unusable."""
-        record = self.record(unit)
-        if record is None:
+        head = self.head(unit.offset)
+        if head is None:
             return None
         try:
-            return timed_message(record)
+            return timed_message(head)
         except FormatError:
             return None
 
     def queue_offset(self, unit: TimerUnit) -> int | None:
         """The number of a unit's record in the wheel's topic; `None` if it is gone."""
-        record = self.record(unit)
-        return None if record is None else record.queue_offset
+        head = self.head(unit.offset)
+        return None if head is None else head.queue_offset
 
 
 class TimerWork:
@@ -292,13 +298,13 @@ class TimerWork:
             log.warning("timer messages were deleted before they were taken", begin=queue_offset, end=oldest)
             return self._taken(max(queue_offset + 1, oldest), state.log_position)
         offset, size, _ = found
-        record = self._reader.record_at(offset)
+        head = self._reader.head(offset)
         try:
-            message = None if record is None else timed_message(record)
+            message = None if head is None else timed_message(head)
         except FormatError as error:
             log.error("a timer message cannot be read, and is dropped", offset=offset, reason=str(error))
             message = None
-        if record is None or message is None:
+        if message is None:
             return self._taken(queue_offset + 1, state.log_position)
         position = state.log_position
         match decide_take(message, state, self._settings):
@@ -307,10 +313,8 @@ class TimerWork:
                 return False
             case NotReached():
                 return False
-            case DeliverNow():
-                self._deliver(record, message, NEVER_ENQUEUED_MS)
-            case RollNow():
-                self._roll(record, message, NEVER_ENQUEUED_MS)
+            case DeliverNow() | RollNow() as decision:
+                self._put(offset, message, NEVER_ENQUEUED_MS, rolls=isinstance(decision, RollNow))
             case Link() as link:
                 position = self._link(message, link, offset, size)
             case Skip():
@@ -418,13 +422,16 @@ class TimerWork:
                     log.error("the record of a timer message is gone", offset=unit.offset)
                 self._counts.dropped(reason)
             case Deliver(unit, message) | Roll(unit, message):
-                record = self._reader.record(unit)
-                if record is None:
-                    return
-                if isinstance(outcome, Roll):
-                    self._roll(record, message, unit.base_ms)
-                else:
-                    self._deliver(record, message, unit.base_ms)
+                self._put(unit.offset, message, unit.base_ms, rolls=isinstance(outcome, Roll))
+
+    def _put(self, offset: int, message: TimedMessage, enqueued_ms: int, *, rolls: bool) -> None:
+        record = self._reader.record(offset)
+        if record is None:  # deleted since its head was read, while the store refused
+            log.error("the record of a timer message is gone", offset=offset)
+        elif rolls:
+            self._roll(record, message, enqueued_ms)
+        else:
+            self._deliver(record, message, enqueued_ms)
 
     def _deliver(self, record: Record, message: TimedMessage, enqueued_ms: int) -> None:
         if self._is_subject(message.topic):
