@@ -17,6 +17,7 @@ from brokerset_broker.requests.admission import PERM_WRITE, Admission
 from brokerset_broker.requests.changes import ChangeLog, topic_key
 from brokerset_broker.requests.ordered_counters import OrderedCounters
 from brokerset_broker.requests.ordered_sends import OrderedSends
+from brokerset_broker.requests.plain_halves import half_properties, is_plain_half
 from brokerset_broker.requests.replies import SendReplies
 from brokerset_broker.requests.request_classes import forwarded_peer, forwarding_fields, is_forwarded
 from brokerset_broker.requests.send_lane import SendLane
@@ -251,6 +252,10 @@ class SendProcessor:
                 connection, command, facts, queue_id, sys_flag, born_timestamp, properties
             )
         if facts.is_retry or sys_flag & ~PLAIN_BITS or is_unusual(properties):
+            if self._transactions is not None and "TRAN_MSG" in properties:
+                reply = self._send_plain_half(connection, command, facts, queue_id, properties)
+                if reply is not None:
+                    return reply
             return self._send_unusual(connection, command, facts, queue_id, properties)
         body = command.body
         properties, unique_id = with_end(properties)
@@ -415,6 +420,49 @@ class SendProcessor:
             unique_id,
             wait=properties.get(Property.WAIT) != "false",
             handle=handle,
+        )
+
+    def _send_plain_half(
+        self, connection: Connection, command: Command, facts: TopicFacts, queue_id: int, text: str
+    ) -> Reply:
+        """A half message as the standard clients send it; None for any other, of which nothing is stored."""
+        halves, (text, unique_id) = self._transactions, with_end(text)
+        topic, _, _, sys_flag, flag, born_timestamp, reconsume_times, _ = self.read(command.ext)
+        if halves is None or self._rejects_halves or facts.is_retry or not unique_id:
+            return None
+        if not is_plain_half(text, sys_flag):
+            return None
+        raw = f"{text}{self.suffix}{half_properties(unique_id, topic, queue_id)}".encode()
+        if not 0 < len(command.body) <= self.body_max or len(raw) > self.properties_max:
+            raise illegal_message(self.body_max)
+        try:
+            appended = halves.send_plain_half(
+                topic,
+                unique_id.encode(),
+                command.body,
+                raw,
+                flag=flag,
+                sys_flag=sys_flag & PLAIN_BITS,
+                born_timestamp=born_timestamp,
+                born_host=born_host(connection, command.ext, in_group=self._in_group),
+                reconsume_times=reconsume_times,
+            )
+        except StoreRefused as refused:
+            self._stats.put_failed += 1
+            raise refusal(refused, self.body_max) from None
+        if appended is None:
+            return None
+        self._stats.put(topic, 1, appended.size)
+        self._traffic.of_topic(topic, "transaction").add(1, appended.size)
+        return self._acknowledge(
+            connection,
+            command,
+            appended.end,
+            queue_id,
+            appended.queue_offset,
+            self.replies.message_id(appended.offset),
+            unique_id,
+            wait=waits(text),
         )
 
     def _check_half(self, properties: dict[str, str]) -> None:

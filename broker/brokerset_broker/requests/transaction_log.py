@@ -168,6 +168,38 @@ class TransactionLog:
             self._kept_topics[appended.queue_offset] = message.topic
         return appended
 
+    def send_plain_half(
+        self,
+        topic: str,
+        unique_key: bytes,
+        body: bytes,
+        properties: bytes,
+        *,
+        flag: int,
+        sys_flag: int,
+        born_timestamp: int,
+        born_host: bytes,
+        reconsume_times: int,
+    ) -> Appended | None:
+        """`send_half` of a message that has the half's properties already; None: take that way."""
+        resolved = self._resolved
+        if resolved is None or resolved.is_full:
+            return None
+        appended = self._store.append(
+            HALF_TOPIC,
+            HALF_QUEUE_ID,
+            body,
+            properties,
+            flag=flag,
+            sys_flag=sys_flag,
+            born_timestamp=born_timestamp,
+            born_host=born_host,
+            reconsume_times=reconsume_times,
+        )
+        resolved.half_begun(appended.queue_offset, appended.offset, unique_key, born_timestamp)
+        self.counts.begun(topic)
+        return appended
+
     def append_half(self, half: Message) -> Appended:
         """Store a half message, or a copy of one. Raises `StoreRefused`."""
         appended = self.append(half)
