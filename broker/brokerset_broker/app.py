@@ -459,6 +459,7 @@ class Broker:
             admission=self.admission,
             is_subject=self.ordered.is_subject,
         )
+        self.store.retention.waiting_from = self.timers.needed_from
         self.services = RoleServices([self.delay, self.timers, self.reset_notices, self.transactions])
         self._source = StoreSource(self.store, clock)
         self._tables = Tables(
