@@ -42,6 +42,7 @@ from brokerset_rig import (
     dledger_clients,
     dledger_suite,
     golden,
+    light_queue_stores,
     migrated_stores,
     mixed_groups,
     mqadmin,
@@ -292,6 +293,11 @@ def suite_mixed(outcome: Outcome, size: str) -> None:
                 run_verbs(outcome, namesrv.address, folder, names)
 
 
+def suite_stores(outcome: Outcome, size: str) -> None:
+    stores.run(outcome.add, verb, size)
+    light_queue_stores.run(outcome.add)
+
+
 SUITES: dict[str, Callable[[Outcome, str], None]] = {
     "java": suite_java,
     "cpp": lambda outcome, size: suite_clients(outcome, "cpp"),
@@ -301,8 +307,8 @@ SUITES: dict[str, Callable[[Outcome, str], None]] = {
     "ours-to-ours": suite_ours_to_ours,
     "ours-to-java": suite_ours_to_java,
     "mixed": suite_mixed,
-    "stores": lambda outcome, size: stores.run(outcome.add, verb, size),
     "timer-stores": lambda outcome, _: timer_stores.run(outcome.add),
+    "stores": suite_stores,
     "migrated-stores": lambda outcome, size: migrated_stores.run(outcome.add, size),
     "controllers": lambda outcome, size: controller_parts.run(outcome.add, size),
     "replication": lambda outcome, size: replication_parts.run(outcome.add, size),

@@ -16,7 +16,7 @@ from brokerset_broker.tables.config_files import ConfigFile
 from brokerset_broker.tables.metadata.journal import Journal
 from brokerset_broker.tables.reset_fences import ResetFences
 from brokerset_formats import fastjson
-from brokerset_formats.config import ConsumerOffsets, DataVersion
+from brokerset_formats.config import ConsumerOffsets, DataVersion, LightOffsets
 from brokerset_formats.names import TRANSACTION_GROUP
 from brokerset_runtime.clock import Clock
 
@@ -66,12 +66,19 @@ class OffsetManager:
         self._held: dict[str, int] = {}
         path = settings.current.store_path_root_dir / "config" / "consumerOffset.json"
         self._file = ConfigFile(path, self._encoder)
+        self._light_file = ConfigFile(path.with_name("lmqConsumerOffset.json"), self._light_encoder)
+        """Java has this one instead with `enableLmq`; here both are written then."""
+        self._has_light = settings.current.enable_lmq
 
     # -- file ---------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Read the file. Raises `ConfigDamaged`."""
-        saved = self._file.load(ConsumerOffsets.decode)
+        """Read the file that was written last. Raises `ConfigDamaged`."""
+        saved: ConsumerOffsets | None
+        if self._light_file.changed_ns > self._file.changed_ns:
+            saved = self._light_file.load(LightOffsets.decode)
+        else:
+            saved = self._file.load(ConsumerOffsets.decode)
         if saved is not None:
             self.replace_all(saved)
         log.info("loaded consumer offsets", keys=len(self._offsets))
@@ -79,10 +86,15 @@ class OffsetManager:
     def persist(self) -> None:
         """Write the file now, in this thread."""
         self._watch_broadcasts()
+        if self._has_light:
+            self._light_file.persist()
         self._file.persist()
 
     async def saved(self) -> None:
         """Return when every commit so far is on the disk."""
+        if self._has_light and self._file.unsaved:
+            self._light_file.touch()
+            await self._light_file.saved()
         await self._file.saved()
 
     async def run(self) -> None:
@@ -91,7 +103,7 @@ class OffsetManager:
             await asyncio.sleep(self._settings.current.flush_consumer_offset_interval / 1000)
             self._watch_broadcasts()
             try:
-                await self._file.saved()
+                await self.saved()
             except OSError as error:
                 log.error("consumer offsets cannot be written", reason=str(error))
 
@@ -398,10 +410,17 @@ class OffsetManager:
             self.commit(group, topic, queue_id, offset, "broadcast")
 
     def _encoder(self) -> Callable[[], bytes]:
+        return _encoder_of(self.table())
+
+    def _light_encoder(self) -> Callable[[], bytes]:
         table = self.table()
-        if len(table.offsets) + len(table.pull_offsets) <= PRETTY_KEYS_MAX:
-            return table.encode
-        return lambda: fastjson.dumps(table.to_json())
+        return _encoder_of(LightOffsets(table.data_version, table.offsets, table.pull_offsets))
+
+
+def _encoder_of(table: ConsumerOffsets) -> Callable[[], bytes]:
+    if len(table.offsets) + len(table.pull_offsets) <= PRETTY_KEYS_MAX:
+        return table.encode
+    return lambda: fastjson.dumps(table.to_json())
 
 
 def is_replicated(key: str) -> bool:
