@@ -28,6 +28,7 @@ _UNUSUAL: Final = (
     "REPLY_TO_CLIENT",
     "__LITE_TOPIC",
     "__CRC32#",
+    "_SYS_MSG_PRIORITY_",
     "REAL_",
     "TRAN_P",
     "TRANSACTION_",
