@@ -134,6 +134,7 @@ KINDS: Final = (
             Column("Write", ".spec.queues.write", "Queues on each group that are written.", "integer"),
             Column("Read", ".spec.queues.read", "Queues on each group that are read.", "integer"),
             Column("Permission", ".spec.permission", "What clients may do."),
+            Column("Type", ".status.messageType", "Type of its messages, as the manifest says."),
             AGE,
             Column(
                 "When-Deleted",

@@ -111,6 +111,9 @@ class TopicStatus(Status):
     topic_name: Annotated[str, longest(127)] | None = None
     """Name of the topic on the brokers."""
 
+    message_type: Annotated[str, longest(16)] | None = None
+    """Type of its messages, if the manifest says one."""
+
     conditions: Annotated[tuple[Condition, ...], items(32, "type")] = ()
     """What to know about the topic. Ready is the one to wait for."""
 

@@ -41,7 +41,6 @@ from brokerset_broker.requests.reply_messages import ReplyProcessor
 from brokerset_broker.requests.send import SendProcessor
 from brokerset_broker.requests.send_back import SendBackProcessor
 from brokerset_broker.requests.send_lane import SendLane
-from brokerset_broker.requests.send_refusals import refusing_handlers
 from brokerset_broker.requests.send_runs import SendRuns
 from brokerset_broker.requests.signatures import SignedRequests
 from brokerset_broker.requests.statistics import BrokerStats
@@ -52,6 +51,7 @@ from brokerset_broker.requests.traffic import Traffic
 from brokerset_broker.requests.transaction_counts import TransactionCounts
 from brokerset_broker.requests.transaction_log import TransactionLog
 from brokerset_broker.services.delay import DelayService
+from brokerset_broker.services.light_queue_expiry import LightQueueExpiry
 from brokerset_broker.services.reset_notices import ResetNotices
 from brokerset_broker.services.role_services import RoleServices
 from brokerset_broker.services.timers.service import TimerService
@@ -244,6 +244,7 @@ class Broker:
             server.stop_accepting()
             self.part.stop_serving()
             self.admission.refuse_writes(ResponseCode.SERVICE_NOT_AVAILABLE, "the broker shuts down")
+            self.transaction_log.write_ops()
             self.services.stop_now()
             await self.part.answer_at_end()
             self.parked_pulls.close()
@@ -458,7 +459,17 @@ class Broker:
             admission=self.admission,
             is_subject=self.ordered.is_subject,
         )
-        self.services = RoleServices([self.delay, self.timers, self.reset_notices, self.transactions])
+        self.store.retention.waiting_from = self.timers.needed_from
+        self.light_queue_expiry = LightQueueExpiry(
+            live=self.live,
+            store=self.store,
+            topics=self.topics,
+            clock=clock,
+            changes=lambda: self.part.changes,
+        )
+        self.services = RoleServices(
+            [self.delay, self.timers, self.reset_notices, self.transactions, self.light_queue_expiry]
+        )
         self._source = StoreSource(self.store, clock)
         self._tables = Tables(
             topics=self.topics,
@@ -598,8 +609,9 @@ class Broker:
         )  # fmt: skip
         admin = AdminProcessor(
             live=live, clock=clock, admission=admission, store=queries, topics=topics, groups=groups,
-            consumers=consumers, stats=stats, delay=self.delay, waiting_sends=self.waiting_sends,
-            membership=self.part.table, changes=changes, filters=self.filters,
+            consumers=consumers, stats=stats, delay=self.delay, timer_status=self.timers.status,
+            waiting_sends=self.waiting_sends, membership=self.part.table, changes=changes,
+            filters=self.filters,
         )  # fmt: skip
         group_admin = GroupProcessor(
             live=live, clock=clock, admission=admission, store=queries, topics=topics, groups=groups,
@@ -614,7 +626,7 @@ class Broker:
             live=live, clock=clock, store=store, topics=topics, admission=admission, stats=stats,
             timers=self.timers, puts=self._timer_puts, changes=changes,
         )  # fmt: skip
-        served: dict[int, Handler] = refusing_handlers()
+        served: dict[int, Handler] = {}
         for processor in (
             self._send, pull, send_back, QueryProcessor(live=live, store=store), self._clients,
             self._lock_requests, offset_requests, admin, group_admin, topic_admin, subject_queues, claims,
@@ -761,7 +773,7 @@ class Broker:
             admission=self.admission, parked_pulls=self.parked_pulls, stats=self.stats,
             traffic=self.traffic, registrar=self.registrar, connections=self, member=self.member,
             ordered=self.ordered, ordered_counters=self.ordered_counters,
-            transactions=self.transactions, ledger=self.ledger,
+            transactions=self.transactions, timers=self.timers, ledger=self.ledger,
         )  # fmt: skip
 
     def _metrics(self) -> CollectorRegistry:

@@ -13,6 +13,7 @@ from brokerset_cli.options import at_cluster_option, json_option, number_option,
 from brokerset_cli.output import CommandFailed, counted, write_columns, write_json, write_names
 from brokerset_cli.topics import moment
 from brokerset_client.admin import Admin, GroupProgress
+from brokerset_client.consumer_admin import ConsumerAdmin
 from brokerset_client.errors import GroupOffline, NoQueue, RequestRefused, TopicNotFound
 from brokerset_formats import names
 from brokerset_formats.config import SubscriptionGroupConfig
@@ -101,6 +102,7 @@ def describe(name: str, cluster: Cluster, as_json: bool) -> None:
         return {
             "group": name,
             "lag": sum(item.lag for item in progress),
+            "suspendedAt": await ConsumerAdmin(admin).suspended_at(name),
             "members": [
                 {"clientId": m.client_id, "address": m.client_addr, "language": m.language} for m in members
             ],
@@ -124,6 +126,9 @@ def describe(name: str, cluster: Cluster, as_json: bool) -> None:
         return
     members = counted(len(found["members"]), "member")
     click.echo(f"Group {name}, {members}, {counted(found['lag'], 'message')} behind")
+    if found["suspendedAt"]:
+        where = ", ".join(found["suspendedAt"])
+        click.echo(f"It is suspended at {where}: `brokerset group resume {name}` lets it consume.")
     write_columns(
         found["members"],
         {"member": "clientId", "address": "address", "language": "language"},

@@ -26,6 +26,7 @@ from brokerset_cli.ordered_messages import (
     take_ordered,
 )
 from brokerset_cli.output import CommandFailed, counted, fail, progress, write_json
+from brokerset_cli.requests import replying
 from brokerset_cli.sending import OFFSET_UNKNOWN, Sends, Sent, check_statuses, send_all
 from brokerset_cli.transactions import STATES, Ends, TransactionalSends, check_ends, ends_line
 from brokerset_client.instance import ClientInstance
@@ -109,7 +110,7 @@ def _read_with(read: Callable[[str], T]) -> Callable[[click.Context, click.Param
     "--delay",
     metavar="TIME",
     callback=_read_with(parse_delay),
-    help="Deliver so much later: 90s, 15m, 1h30m, 40d.",
+    help="Deliver so much later: 90s, 15m, 1h30m; at most the brokers' timerMaxDelaySec, 3 days by default.",
 )
 @click.option(
     "--deliver-at",
@@ -313,9 +314,7 @@ def show_sent(topic: str, sent: Sent) -> None:
             where += f", offset {sent.last.queue_offset}"
         click.echo(f"Sent 1 message to {topic}: id {sent.last.message_id}, stored by {where}")
         if sent.last.recall_handle is not None:
-            click.echo(
-                f"Until its time it can be taken back: brokerset recall {topic} {sent.last.recall_handle}"
-            )
+            click.echo(f"To take it back: brokerset recall {topic} {sent.last.recall_handle}")
         return
     click.echo(
         f"Sent {counted(sent.count, 'message')} ({sent.body_bytes:,} bytes) to {topic} "
@@ -401,6 +400,11 @@ def recall(topic: str, handle: str, cluster: Cluster, as_json: bool) -> None:
     metavar="PORT",
     help="With --ordered: serve lag, permission and blocked keys at /metrics of this port, for Prometheus.",
 )
+@click.option(
+    "--reply",
+    metavar="TEXT",
+    help="Reply TEXT to the requests among the messages; {body} in it stands for the request's body.",
+)
 @click.option("--quiet", is_flag=True, help="Do not show the messages, only how many there were.")
 @trace_option
 @cluster_options
@@ -416,6 +420,7 @@ def consume(
     ordered: bool,
     shared: bool,
     metrics_port: int | None,
+    reply: str | None,
     quiet: bool,
     trace: bool,
     cluster: Cluster,
@@ -435,6 +440,8 @@ def consume(
         raise click.UsageError("--trace goes without --ordered: consumers of subjects write no traces")
     if sql is not None and (ordered or expression != "*"):
         raise click.UsageError("--sql goes neither with --tag nor with --ordered: a topic has one filter")
+    if reply is not None and (ordered or not reply):
+        raise click.UsageError("--reply needs a text, and does not go with --ordered")
     if sql == "":
         raise click.UsageError("--sql needs an expression; without it all messages are read")
 
@@ -471,18 +478,20 @@ def consume(
                 show(message)
                 done(1)
 
-            return await take(
-                instance,
-                topic,
-                group,
-                start=start,
-                handle=handle,
-                expression=expression if sql is None else sql,
-                expression_type=ExpressionType.TAG if sql is None else ExpressionType.SQL92,
-                count=count,
-                idle_seconds=idle_seconds,
-                trace=TraceSettings() if trace else None,
-            )
+            async with replying(instance, reply) as answer:
+                return await take(
+                    instance,
+                    topic,
+                    group,
+                    start=start,
+                    handle=handle,
+                    expression=expression if sql is None else sql,
+                    expression_type=ExpressionType.TAG if sql is None else ExpressionType.SQL92,
+                    count=count,
+                    idle_seconds=idle_seconds,
+                    answer=answer,
+                    trace=TraceSettings() if trace else None,
+                )
 
     taken = cluster.run(work)
     rate = ""

@@ -19,7 +19,13 @@ from brokerset_cli.output import (
     write_json,
     write_names,
 )
-from brokerset_cli.topic_rebalancing import Rebalance, is_made_by_clients, own_topics, rebalance_topics
+from brokerset_cli.topic_rebalancing import (
+    MESSAGE_TYPE,
+    Rebalance,
+    is_made_by_clients,
+    own_topics,
+    rebalance_topics,
+)
 from brokerset_client.admin import Admin
 from brokerset_client.errors import TopicNotFound
 from brokerset_formats import names
@@ -28,6 +34,9 @@ from brokerset_protocol.bodies.routes import TopicRouteData
 
 DEFAULT_QUEUES: Final = 8
 """Queues of a new topic at each broker group, RocketMQ's number for topics that `mqadmin` creates."""
+
+MESSAGE_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "LITE", "MIXED")
+"""What the messages of a topic may be; brokers take MIXED with `enableMixedMessageType`."""
 
 QUEUES_MAX: Final = 1024
 """Most queues at one broker group."""
@@ -42,11 +51,23 @@ def topic() -> None:
 @click.argument("name")
 @number_option("--queues", "Queues at each broker group.", 1, QUEUES_MAX, default=DEFAULT_QUEUES)
 @at_cluster_option
+@click.option(
+    "--type",
+    "message_type",
+    type=click.Choice(MESSAGE_TYPES, case_sensitive=False),
+    help="Type of its messages; brokers take NORMAL if nobody says it.",
+)
 @click.option("--update", is_flag=True, help="Change the topic if it exists.")
 @cluster_options
 @json_option
 def create(
-    name: str, queues: int, at_cluster: str | None, update: bool, cluster: Cluster, as_json: bool
+    name: str,
+    queues: int,
+    at_cluster: str | None,
+    message_type: str | None,
+    update: bool,
+    cluster: Cluster,
+    as_json: bool,
 ) -> None:
     """Create the topic NAME at every broker group."""
     problem = names.check_topic(name)
@@ -54,7 +75,7 @@ def create(
         raise click.BadParameter(problem, param_hint="NAME")
 
     async def work(admin: Admin) -> TopicRouteData:
-        return await create_topic(admin, name, queues, at_cluster, update)
+        return await create_topic(admin, name, queues, at_cluster, update, message_type)
 
     route = cluster.administer(work)
     if as_json:
@@ -65,7 +86,12 @@ def create(
 
 
 async def create_topic(
-    admin: Admin, name: str, queues: int, at_cluster: str | None, update: bool
+    admin: Admin,
+    name: str,
+    queues: int,
+    at_cluster: str | None,
+    update: bool,
+    message_type: str | None = None,
 ) -> TopicRouteData:
     """Create a topic and wait until the name server shows it; ends the command when it exists already."""
     try:
@@ -76,8 +102,10 @@ async def create_topic(
         if not update:
             raise CommandFailed(f"topic {name} exists already", "use --update to change it, or another name")
     groups = len(await admin.masters(at_cluster))
+    attributes = {f"+{MESSAGE_TYPE}": message_type} if message_type else {}
     await admin.create_topic(
-        TopicConfig(name, read_queue_nums=queues, write_queue_nums=queues), cluster=at_cluster
+        TopicConfig(name, read_queue_nums=queues, write_queue_nums=queues, attributes=attributes),
+        cluster=at_cluster,
     )
     return await admin.wait_for_route(name, write_queues=queues * groups)
 
@@ -123,14 +151,17 @@ def describe(name: str, cluster: Cluster, as_json: bool) -> None:
             }
             for queue, ends in sorted(stats.items())
         ]
-        return {**route_json(name, route), "groups": groups, "queues": queues}
+        where = route_json(name, route)
+        for broker in where["brokers"]:
+            broker["messageType"] = await message_type_at(admin, name, broker["address"])
+        return {**where, "groups": groups, "queues": queues}
 
     found = cluster.administer(work)
     if as_json:
         write_json(found)
         return
     click.echo(f"Topic {name}, {counted(sum(queue['messages'] for queue in found['queues']), 'message')}")
-    columns = ("broker", "address", "read queues", "write queues", "permission")
+    columns = ("broker", "address", "read queues", "write queues", "permission", "message type")
     write_columns(found["brokers"], {title: camel_name(title.replace(" ", "_")) for title in columns})
     click.echo()
     write_columns(
@@ -221,6 +252,14 @@ def delete(name: str, at_cluster: str | None, yes: bool, cluster: Cluster) -> No
 
     cluster.administer(work)
     click.echo(f"Deleted topic {name}.")
+
+
+async def message_type_at(admin: Admin, name: str, address: str | None) -> str | None:
+    """The type of a topic's messages as a broker has it: NORMAL if nobody said one, None without a master."""
+    if address is None:
+        return None
+    config = await admin.topic_config(name, address)
+    return config.attributes.get(MESSAGE_TYPE, "NORMAL")
 
 
 def route_json(name: str, route: TopicRouteData) -> dict[str, Any]:

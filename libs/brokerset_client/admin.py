@@ -119,6 +119,11 @@ class Admin(InstanceUser):
         answer = await self._ask(address, RequestCode.GET_ALL_TOPIC_CONFIG)
         return readable(TopicConfigTable.from_json, answer).topics
 
+    async def topic_config(self, topic: str, address: str) -> TopicConfig:
+        """GET_TOPIC_CONFIG (351): a topic as one broker has it."""
+        answer = await self._ask(address, RequestCode.GET_TOPIC_CONFIG, headers.GetTopicConfig(topic=topic))
+        return readable(_topic_config, answer)
+
     async def topic_route(self, topic: str) -> TopicRouteData:
         """Where the topic is. Raises `TopicNotFound`."""
         return await self.instance.route_data(topic)
@@ -450,6 +455,16 @@ class Admin(InstanceUser):
             body = await self._ask(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
             found |= readable(ResetOffsetBody.from_json, body).offset_table
         return dict(sorted(found.items()))
+
+
+def _topic_config(body: bytes) -> TopicConfig:
+    try:
+        fields = fastjson.loads(body)
+        if not isinstance(fields, dict):
+            raise FormatError("a topic that is no object")
+        return TopicConfig.from_json(fields)
+    except FormatError as error:
+        raise Rejected(ResponseCode.SYSTEM_ERROR, str(error)) from error
 
 
 def _group_config(body: bytes) -> SubscriptionGroupConfig:

@@ -160,6 +160,15 @@ class ConsumerAdmin:
             raise GroupOffline(f"no broker knows the group {group!r}")
         return changed
 
+    async def suspended_at(self, group: str) -> list[str]:
+        """The brokers that know the group and refuse what it pulls."""
+        return [
+            address
+            for address in (await self._admin.masters()).values()
+            if group in await self._admin.groups(address=address)
+            and not (await self._admin.group_config(group, address)).consume_enable
+        ]
+
     async def _brokers(self, topic: str) -> list[str]:
         """The masters of a topic. Raises `TopicNotFound`, or `ClientError` if none has a master now."""
         route = await self._instance.route(topic, fresh=True)

@@ -442,13 +442,13 @@ class ClientInstance:
                 )
                 self._announcing[address] = task, now
                 task.add_done_callback(partial(self._announced, address))
-        fresh = {
-            task
+        left = {
+            task: began + ANNOUNCE_SECONDS - now
             for task, began in map(self._announcing.__getitem__, unaware)
-            if now - began < ANNOUNCE_SECONDS and not task.done()
+            if began + ANNOUNCE_SECONDS > now and not task.done()
         }
-        if fresh:
-            await asyncio.wait(fresh, timeout=ANNOUNCE_SECONDS)
+        if left:
+            await asyncio.wait(left, timeout=max(left.values()))
         return all(map(self._knows_us, unaware))
 
     # -- inside -------------------------------------------------------------------------------------------

@@ -88,6 +88,12 @@ class Message:
     sharding_key: str | None = None
     """Messages of one key go to one queue, and carry the key for tools that order by it."""
 
+    priority: int | None = None
+    """0 or more, for topics of the type PRIORITY: brokers put the message into the queue of this number."""
+
+    lite_topic: str | None = None
+    """Name of a lite topic, for topics of the type LITE."""
+
     system_properties: Mapping[str, str] = field(default_factory=dict)
     """Properties with reserved names, for tools that forward stored messages."""
 
@@ -102,6 +108,8 @@ class Message:
             return f"body has {len(self.body)} bytes, at most {body_size_max} are allowed: split it"
         if sum((self.delay_level != 0, self.delay_ms is not None, self.deliver_at_ms is not None)) > 1:
             return "delay_level, delay_ms and deliver_at_ms exclude each other: keep one"
+        if self.priority is not None and self.priority < 0:
+            return f"priority {self.priority} is negative: 0 is the lowest"
         for key in self.keys if not isinstance(self.keys, str) else (self.keys,):
             if not key or key.split() != [key]:
                 return f"key {key!r} is empty or has white space"
@@ -125,6 +133,10 @@ class Message:
             made[Property.TIMER_DELIVER_MS] = str(self.deliver_at_ms)
         if self.sharding_key is not None:
             made[Property.SHARDING_KEY] = self.sharding_key
+        if self.priority is not None:
+            made[Property.PRIORITY] = str(self.priority)
+        if self.lite_topic is not None:
+            made[Property.LITE_TOPIC] = self.lite_topic
         made[Property.WAIT] = "true" if self.wait_stored else "false"
         made.setdefault(Property.UNIQ_KEY, unique_id)
         return made

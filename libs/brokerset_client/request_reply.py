@@ -16,6 +16,7 @@ from typing import Final, Protocol
 
 from brokerset_client.errors import (
     AnswerTimeout,
+    ClientClosed,
     ClientError,
     NoQueue,
     NotARequest,
@@ -106,6 +107,7 @@ class Requester:
         self._producer = producer
         self._topics: dict[str, int] = {}
         """Topics of the requests that wait, and how many wait."""
+        self._waiting: dict[asyncio.Future[MessageView], None] = {}
         self._watcher: asyncio.Task[object] | None = None
 
     async def request(
@@ -129,6 +131,7 @@ class Requester:
         asked = replace(message, system_properties={**message.system_properties, **own})
         sent: asyncio.Future[SendResult] | None = None
         reply = replies.expect(correlation_id)
+        self._waiting[reply] = None
         self._topics[message.topic] = self._topics.get(message.topic, 0) + 1
         try:
             async with asyncio.timeout_at(deadline):
@@ -151,12 +154,17 @@ class Requester:
             if sent is not None and not sent.done():
                 sent.cancel()
             replies.forget(correlation_id)
+            del self._waiting[reply]
             self._topics[message.topic] -= 1
             if not self._topics[message.topic]:
                 del self._topics[message.topic]
 
     def close(self) -> None:
-        """Watch no more."""
+        """Fail what waits, and watch no more."""
+        for reply in self._waiting:
+            if not reply.done():
+                reply.set_exception(ClientClosed("the producer was closed before a reply came"))
+                reply.exception()  # it may not be waited for yet, or any more; that is no error
         if self._watcher is not None:
             self._watcher.cancel()
 

@@ -102,6 +102,8 @@ def prepare(
     max_reconsume_times = properties.pop(Property.MAX_RECONSUME_TIMES, None)
     # A reply that a consumer gives back goes to a retry topic, and is no reply there.
     is_reply = properties.get(Property.MSG_TYPE) == REPLY_TYPE and not names.is_retry_topic(message.topic)
+    if is_reply and message.wait_stored:
+        del properties[Property.WAIT]  # Java's clients do not send it with a reply
     sending = Sending(
         message.topic,
         RequestCode.SEND_REPLY_MESSAGE_V2 if is_reply else RequestCode.SEND_MESSAGE_V2,

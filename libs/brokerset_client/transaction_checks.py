@@ -5,7 +5,8 @@ Source: `DefaultMQProducerImpl.checkTransactionState`. Other than Java:
 * A broker that asks again, while an answer is being found, gets one answer, for the newest copy of the half
   message. Java answers for each copy, and a broker may then deliver two messages.
 * While the transaction's own work still runs in this process, the handler is not asked: it would find nothing
-  stored yet and roll back what is about to be committed. The end of that work is the answer.
+  stored yet and roll back what is about to be committed. The end of that work is the answer. What was decided
+  here is remembered where the end got no answer.
 """
 
 from __future__ import annotations
@@ -40,6 +41,10 @@ log = structlog.get_logger(__name__)
 
 CHECKS_WAITING_MAX: Final = 2000
 """Checks that wait for a worker; a further one is dropped, because the broker asks again (Java's bound)."""
+
+
+DECIDED_MAX: Final = 10_000
+"""Decisions whose ends may be lost, and that are remembered for checks."""
 
 
 @dataclass(slots=True)
@@ -81,6 +86,8 @@ class TransactionChecks:
         self._tracer = tracer
         self._known: dict[str, _Check] = {}
         """Checks that wait or run, by transaction id."""
+        self._decided: dict[str, TransactionState] = {}
+        """What was decided here, where the broker may not have heard of it."""
         self._waiting: deque[str] = deque()
         self._arrived = asyncio.Event()
         self._workers: list[asyncio.Task[object]] = []
@@ -106,6 +113,12 @@ class TransactionChecks:
         for worker in self._workers:
             worker.cancel()
         await asyncio.gather(*self._workers, return_exceptions=True)
+
+    def remember(self, transaction_id: str, state: TransactionState) -> None:
+        """Answer checks of this transaction with `state`: its end may be lost. The oldest is forgotten."""
+        while len(self._decided) >= DECIDED_MAX:
+            del self._decided[next(iter(self._decided))]
+        self._decided[transaction_id] = state
 
     def check(self, connection: Connection, header: CheckTransactionState, message: MessageView) -> None:
         """Note what the broker asks; never waits."""
@@ -133,7 +146,11 @@ class TransactionChecks:
                 await self._arrived.wait()
             transaction_id = self._waiting.popleft()
             check = self._known[transaction_id]
-            state, remark = await self._ask(check.message)
+            decided = self._decided.get(transaction_id)
+            if decided is None:
+                state, remark = await self._ask(check.message)
+            else:
+                state, remark = decided, None
             del self._known[transaction_id]
             await self._answer(transaction_id, check, state, remark)
 

@@ -235,12 +235,16 @@ class TransactionProducer(Producer):
         self, half: HalfMessage, state: TransactionState, remark: str | None = None
     ) -> TransactionResult:
         """End a half message as far as that is possible in time; the newest check says where it is."""
-        position = self._open.pop(half.transaction_id, None) or position_of(half.sent)
-        attempt = _End(self, half, position, state, remark)
+        # A check that comes while the end is on its way finds the transaction still open here.
+        self._open.setdefault(half.transaction_id, position_of(half.sent))
         try:
-            status, problem = await attempt.run()
+            status, problem = await _End(self, half, state, remark).run()
         except ClientError as error:
             status, problem = EndStatus.LEFT_TO_CHECK, str(error)
+        finally:
+            position = self._open.pop(half.transaction_id)
+        if status is EndStatus.LEFT_TO_CHECK and state is not TransactionState.UNKNOWN:
+            self.checks.remember(half.transaction_id, state)
         self._trace_end(half, state, position)
         if problem is not None:
             log.warning("end of a transaction", id=half.transaction_id, end=status.value, reason=problem)
@@ -270,14 +274,12 @@ class _End:
         self,
         producer: TransactionProducer,
         half: HalfMessage,
-        position: HalfPosition,
         state: TransactionState,
         remark: str | None,
     ) -> None:
         self._producer = producer
         self._settings = producer.transactions
         self._half = half
-        self._position = position
         self._state = state
         self._remark = remark
         self._in_doubt = False
@@ -314,14 +316,15 @@ class _End:
             raise
         except ClientError as error:
             return None, str(error)
+        position = self._producer._open[self._half.transaction_id]
         command = end_command(
             group=self._producer.group,
             topic=queue.topic,
             broker_name=queue.broker_name,
             transaction_id=self._half.transaction_id,
-            position=self._position,
+            position=position,
             state=self._state,
-            from_check=self._position.connection is not None,
+            from_check=position.connection is not None,
             remark=self._remark,
         )
         if self._state is TransactionState.UNKNOWN:  # no broker answers that

@@ -260,6 +260,7 @@ class ResponseCode(IntEnum):
     CONTROLLER_BROKER_ID_INVALID = 2014
     CONTROLLER_JRAFT_INTERNAL_ERROR = 2015
     CONTROLLER_BROKER_LIVE_INFO_NOT_EXISTS = 2016
+    LMQ_QUOTA_EXCEEDED = 2017
     # Not RocketMQ's: answers of brokerset's controllers to brokerset's brokers.
     BROKERSET_IDENTITY_CONFLICT = 2100
     BROKERSET_GROUP_OWNED = 2101

@@ -262,6 +262,30 @@ class BrokerSettings:
     short_polling_time_mills: int = number(1_000, low=1)
     """Milliseconds that a pull is parked when long polling is off."""
 
+    enable_lmq: bool = False
+    """Whether there are light queues: topics and groups `%LMQ%…` that nobody creates; with
+    `enableMultiDispatch`, messages are put into those that they name."""
+
+    enable_multi_dispatch: bool = False
+    """Whether messages are put into the light queues that they name; needs `enableLmq`."""
+
+    max_lmq_consume_queue_num: int = number(20_000, low=1, high=1_000_000)
+    """Light queues of this broker; messages that would begin further ones are refused. RocketMQ counts
+    only with `enableLmqQuota`."""
+
+    lite_ttl_check_interval: int = number(120_000, low=100)
+    """Milliseconds between two searches for lite topics that have expired."""
+
+    min_lite_ttl: int = number(900_000, low=0, high=INT64_MAX, name="minLiteTTl")
+    """Milliseconds without a message for which a lite topic is kept, whatever its parent says."""
+
+    enable_mixed_message_type: bool = False
+    """Whether topics may have the message type MIXED."""
+
+    refuse_other_message_types: bool = False
+    """Whether a message is refused whose type is not that of its topic. Not known to RocketMQ, where only
+    its proxies refuse them."""
+
     enable_property_filter: bool = False
     """Whether consumers may filter by SQL92 over the properties of messages, besides tags."""
 
@@ -439,6 +463,11 @@ class BrokerSettings:
 
     flush_consumer_offset_interval: int = number(5_000, low=100)
     """Milliseconds between two writes of the consumer offsets."""
+
+    @property
+    def serves_light_queues(self) -> bool:
+        """Whether messages are put into the light queues that they name."""
+        return self.enable_lmq and self.enable_multi_dispatch
 
     @property
     def appends_property_crc(self) -> bool:

@@ -38,6 +38,12 @@ QUEUES_MAX: Final = 16_384
 PERMISSIONS: Final = {"rw": 6, "r": 4, "w": 2}
 """RocketMQ's bits for each word of `spec.permission`."""
 
+MessageType = Literal["NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "LITE", "MIXED"]
+"""Values of RocketMQ's attribute `message.type`."""
+
+LITE_EXPIRATION_MAX: Final = 43_200
+"""Minutes of 30 days, RocketMQ's limit."""
+
 EXAMPLES: Final = {
     "apiVersion": API_VERSION,
     "kind": KIND,
@@ -109,6 +115,17 @@ def _system_topics() -> dict[str, Any]:
 class TopicSpec(Part):
     """What is wanted; everything but the set has a default."""
 
+    model_config = ConfigDict(
+        json_schema_extra=ruled(
+            rule(
+                "!has(self.liteTopicExpirationMinutes) || (has(self.messageType) && "
+                "self.messageType == 'LITE')",
+                "is for lite topics only; set messageType to LITE, or leave it out",
+                "liteTopicExpirationMinutes",
+            )
+        )
+    )
+
     broker_set_ref: BrokerSetRef
 
     topic_name: (
@@ -140,6 +157,17 @@ class TopicSpec(Part):
 
     order: bool = False
     """Whether the topic is marked as one whose messages are in order within a queue."""
+
+    message_type: MessageType | None = None
+    """Type of its messages, the attribute `message.type` of RocketMQ.
+
+    Proxies, and brokers with `refuseOtherMessageTypes`, refuse messages of other types; a topic without the
+    attribute counts as NORMAL. MIXED takes all; brokers take it with `enableMixedMessageType`. If it is left
+    out, the operator leaves the attribute as it is. See [message types](message-types.md).
+    """
+
+    lite_topic_expiration_minutes: Annotated[int, Field(ge=1, le=LITE_EXPIRATION_MAX)] | None = None
+    """Minutes without a message after which a lite topic of this topic is deleted; by default never."""
 
     groups: GroupNames = ()
     """Names of the broker groups that have the topic; none means all, also those that are added later."""
@@ -184,6 +212,16 @@ class Topic(Part):
         """RocketMQ's bits: 4 read, 2 write."""
         return PERMISSIONS[self.spec.permission]
 
+    @property
+    def attributes(self) -> dict[str, str]:
+        """RocketMQ's attributes that the manifest says something about."""
+        found: dict[str, str] = {}
+        if self.spec.message_type is not None:
+            found["message.type"] = self.spec.message_type
+        if self.spec.message_type == "LITE":
+            found["lite.topic.expiration"] = str(self.spec.lite_topic_expiration_minutes or -1)
+        return found
+
 
 def check_topic_manifest(topic: Topic) -> list[Problem]:
     """Return what is wrong with a well-shaped manifest: its name, contradictions."""
@@ -207,6 +245,9 @@ def _contradictions(spec: TopicSpec) -> Iterable[Problem]:
         reason = f"{spec.queues.write} are written and only {spec.queues.read} read"
         advice = f"use {spec.queues.write} or more for read, or fewer for write"
         yield Problem("spec.queues", reason, advice)
+    if spec.lite_topic_expiration_minutes is not None and spec.message_type != "LITE":
+        advice = "set messageType to LITE, or leave it out"
+        yield Problem("spec.liteTopicExpirationMinutes", "is for lite topics only", advice)
     yield from listed_twice("spec.groups", spec.groups, "list each group once")
 
 

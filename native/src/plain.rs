@@ -18,6 +18,7 @@ static WITH_UNDERSCORE: LazyLock<Vec<Finder<'static>>> = LazyLock::new(|| {
         "INNER_",
         "REPLY_TO_CLIENT",
         "__LITE_TOPIC",
+        "_SYS_MSG_PRIORITY_",
         "__CRC32#",
     ]
     .map(Finder::new)
@@ -91,6 +92,7 @@ mod tests {
             "INNER_",
             "REPLY_TO_CLIENT",
             "__LITE_TOPIC",
+            "_SYS_MSG_PRIORITY_",
             "__CRC32#",
         ] {
             for text in [

@@ -5,6 +5,9 @@
 //! first record that is anything else.
 
 use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use memchr::memmem::Finder;
 
 use crate::hashing::{index_hash_from, index_hash_head};
 use crate::properties::derived;
@@ -19,6 +22,9 @@ const BORN_HOST_V6: i32 = 0x10;
 const STORE_HOST_V6: i32 = 0x20;
 const IN_NO_QUEUE: i32 = 0x4;
 const IN_NO_INDEX: i32 = 0xC;
+
+/// Stands in the properties of every message that is in light queues, too: Python puts it there.
+static LIGHT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("INNER_MULTI_"));
 
 /// Its messages carry the time of delivery as their tags code, which Python knows.
 const SCHEDULE_TOPIC: &[u8] = b"SCHEDULE_TOPIC_XXXX";
@@ -243,7 +249,7 @@ impl<'a> Taken<'a> {
         if !in_queue && !in_index {
             return Some(());
         }
-        if record.topic == SCHEDULE_TOPIC {
+        if record.topic == SCHEDULE_TOPIC || (in_queue && LIGHT.find(record.properties).is_some()) {
             return None;
         }
         let derived = derived(record.properties)?;
@@ -419,6 +425,14 @@ mod tests {
             0,
             "a time of delivery"
         );
+        let light = b"INNER_MULTI_DISPATCH\x01%LMQ%a\x02INNER_MULTI_QUEUE_OFFSET\x010\x02";
+        let file = log(9_000, &[(b"T", 1, 5, light)], false);
+        assert_eq!(take(&file, 9_000, 0, &options()).end, 0, "a light queue");
+        let without_units = Options {
+            units: false,
+            ..options()
+        };
+        assert_eq!(take(&file, 9_000, 0, &without_units).end, file.len());
     }
 
     #[test]

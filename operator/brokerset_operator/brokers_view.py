@@ -265,7 +265,8 @@ class Brokers:
         return _read(address, _topic_config, body) if body else None
 
     async def put_topic(self, address: str, config: TopicConfig) -> None:
-        """Create or change a topic at one broker. Raises `BrokerSilent`."""
+        """Create or change a topic at one broker, which keeps the attributes that `config` lacks. Raises
+        `BrokerSilent`."""
         header = headers.CreateTopic(
             topic=config.topic_name,
             default_topic=names_of_topics.DEFAULT_TOPIC,
@@ -275,6 +276,7 @@ class Brokers:
             topic_filter_type=config.topic_filter_type,
             topic_sys_flag=config.topic_sys_flag,
             order=config.order,
+            attributes=",".join(f"+{name}={value}" for name, value in config.attributes.items()) or None,
         )
         await self._ask(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
 

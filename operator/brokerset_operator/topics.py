@@ -219,11 +219,12 @@ class TopicReconciler:
             write_queue_nums=write,
             perm=topic.permission,
             order=topic.spec.order,
+            attributes=topic.attributes,
         )
         if current is None:
             await self._put(brokers, address, config)
             await self.means.events.emit(live, "TopicCreated", f"created {topic.topic_name} at {group}")
-        elif _shape(current) != _shape(config):
+        elif _shape(current) != _shape(config) or not topic.attributes.items() <= current.attributes.items():
             await self._put(brokers, address, config)
             was, now = _words(current), _words(config)
             fewer = read < current.read_queue_nums or write < current.write_queue_nums
@@ -354,6 +355,9 @@ class TopicReconciler:
                 }
             ],
         }
+        kind = (live.get("spec") or {}).get("messageType")
+        if isinstance(kind, str):
+            found["messageType"] = kind[:16]
         if verdict.groups:
             found["groups"] = [dict(group) for group in verdict.groups]
         return found
@@ -365,5 +369,6 @@ def _shape(config: TopicConfig) -> tuple[int, int, int, bool]:
 
 def _words(config: TopicConfig) -> str:
     order = ", ordered" if config.order else ""
+    order += "".join(f", {name}={value}" for name, value in sorted(config.attributes.items()))
     permission = PERMISSION_WORDS.get(config.perm, str(config.perm))
     return f"{config.read_queue_nums} read and {config.write_queue_nums} write queues, {permission}{order}"

@@ -147,7 +147,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()))
     options = parser.parse_args()
     print(f"fuzz: {options.frames} frames, seed {options.seed}", flush=True)
-    settings = {"mappedFileSizeCommitLog": str(64 * 1024 * 1024), "mappedFileSizeConsumeQueue": "6000", "maxHashSlotNum": "10000",
+    settings = {"mappedFileSizeCommitLog": str(64 * 1024 * 1024), "mappedFileSizeConsumeQueue": "6000", "enableLmq": "true", "enableMultiDispatch": "true", "maxHashSlotNum": "10000",
                 "maxIndexNum": "40000"}  # fmt: skip
     with stack.Workspace("fuzz") as folder:
         ports = stack.free_ports(2, below=2)

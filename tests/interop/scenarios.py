@@ -45,6 +45,7 @@ from brokerset_client import (
     PullStatus,
     PushConsumer,
     PushSettings,
+    Replier,
     RequestRefused,
     SendResult,
     SendRetry,
@@ -904,6 +905,31 @@ async def _outcome(attempt: Callable[[], Awaitable[object]]) -> str:
     return "accepted"
 
 
+async def request_reply_topic(run: Run) -> Observed:
+    return await create(run, "it-rpc")
+
+
+async def request_reply(run: Run) -> Observed:
+    await run.need("35-request-reply-topic")
+    seen: list[Observed] = []
+
+    async def answer(request: MessageView) -> bytes:
+        seen.append(shape(request, run))
+        return b"re:" + request.body
+
+    replier = Replier(
+        run.name("it-rpc"),
+        answer,
+        namesrv=run.namesrv,
+        consume_from=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+    )
+    replier.subscribe(run.name("it-rpc"))
+    async with replier, run.producer("it-rpc") as producer:
+        reply = await producer.request(run.message("it-rpc", 0), WAIT_SECONDS)
+    assert text(reply) == "re:body-0"
+    return {"reply": text(reply), "replyProperties": sorted(reply.properties), "request": seen[0]}
+
+
 async def create_then_delete(run: Run) -> Observed:
     return await create(run, "it-delete")
 
@@ -944,6 +970,8 @@ SCENARIOS: Final[dict[str, Callable[[Run], Awaitable[Observed]]]] = {
     "32-broadcast-send": broadcast_send,
     "33-broadcast": broadcast,
     "34-rebalance": rebalance,
+    "35-request-reply-topic": request_reply_topic,
+    "36-request-reply": request_reply,
     "40-errors": errors,
     "41-create-then-delete": create_then_delete,
     "42-delete-topic": delete_topic,

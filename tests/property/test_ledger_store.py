@@ -20,6 +20,8 @@ from brokerset_spec.broker_settings import BrokerSettings
 
 BORN_HOST = Host.from_text("10.0.0.1", 54321).encode()
 TOPICS = ("A", "B")
+LIGHT = "%LMQ%all"
+DISPATCH = b"INNER_MULTI_DISPATCH\x01%LMQ%all\x02"
 
 
 class Leader:
@@ -50,6 +52,8 @@ class LedgerStoreMachine(RuleBasedStateMachine):
             enable_dledger_commit_log=True,
             dledger_peers="n0-127.0.0.1:1",
             dledger_self_id="n0",
+            enable_lmq=True,
+            enable_multi_dispatch=True,
         )
         self.entries: list[tuple[str, bytes] | None] = []
         self.committed = 0
@@ -80,7 +84,7 @@ class LedgerStoreMachine(RuleBasedStateMachine):
             topic,
             0,
             body,
-            b"KEYS\x01k%d\x02" % self.number,
+            b"KEYS\x01k%d\x02" % self.number + (DISPATCH if size % 3 == 0 else b""),
             flag=0,
             sys_flag=0,
             born_timestamp=1,
@@ -159,6 +163,19 @@ class LedgerStoreMachine(RuleBasedStateMachine):
                 assert (record.offset, record.queue_offset) == (unit[0], number)
                 found.append(record.body)
             assert found == wanted
+
+    @invariant()
+    def a_light_queue_has_those_that_name_it(self) -> None:
+        entries = [each for each in self.entries[: self.committed] if each is not None]
+        wanted = [body for _, body in entries if (len(body) - body.index(b" ") - 1) % 3 == 0]
+        found = []
+        for number in range(self.store.queue_max(LIGHT, 0)):
+            unit = self.store.unit(LIGHT, 0, number)
+            assert unit is not None
+            record = decode_record(bytes(self.store.read(unit[0], unit[1]) or b""))
+            assert b"INNER_MULTI_QUEUE_OFFSET\x01%d\x02" % number in record.properties
+            found.append(record.body)
+        assert found == wanted
 
     @invariant()
     def keys_lead_to_what_is_committed(self) -> None:

@@ -20,9 +20,13 @@ from brokerset_spec.broker_settings import BrokerSettings
 SEGMENT = 8_192
 TOPICS = ["T", "U", "SCHEDULE_TOPIC_XXXX", "%RETRY%" + "g" * 130]
 
+LIGHT = ["%LMQ%a", "%LMQ%b", "%LMQ%$T$c"]
+
 operations = st.one_of(
     st.tuples(st.just("append"), st.integers(0, 3), st.integers(0, 1_500)),
     st.tuples(st.just("append"), st.integers(0, 3), st.integers(0, 100)),
+    st.tuples(st.just("light"), st.integers(0, 7), st.integers(0, 300)),
+    st.tuples(st.just("light"), st.integers(0, 7), st.integers(0, 300)),
     st.tuples(st.just("batch"), st.integers(0, 3), st.integers(1, 12)),
     st.tuples(st.just("prepared"), st.integers(0, 3), st.integers(0, 300)),
     st.tuples(st.just("send"), st.integers(1, 4_000), st.integers(1, 6_000)),
@@ -59,6 +63,8 @@ class Pair:
                 mapped_file_size_consume_queue=200,
                 max_hash_slot_num=20,
                 max_index_num=30,
+                enable_lmq=True,
+                enable_multi_dispatch=True,
             ),
             self.clock,
         )
@@ -69,6 +75,9 @@ class Pair:
     async def step(self, operation: str, first: int, second: int) -> None:
         if operation in ("append", "prepared"):
             self.append(TOPICS[first], second, prepared=operation == "prepared")
+        elif operation == "light":
+            names = ",".join(name for bit, name in enumerate(LIGHT) if first & (1 << bit))
+            self.append(TOPICS[first % 2], second, light=names)
         elif operation == "batch":
             self.batch(TOPICS[first], second)
         elif operation == "send":
@@ -90,9 +99,11 @@ class Pair:
             self.clock.advance(first)
         self.check()
 
-    def append(self, topic: str, size: int, *, prepared: bool) -> None:
+    def append(self, topic: str, size: int, *, prepared: bool = False, light: str = "") -> None:
         self.number += 1
         properties = b"UNIQ_KEY\x01id-%d\x02TAGS\x01%c\x02" % (self.number, 65 + self.number % 2)
+        if light:
+            properties += f"INNER_MULTI_DISPATCH\x01{light}\x02".encode()
         appended = self.leader._store.append(
             topic,
             self.number % 2,

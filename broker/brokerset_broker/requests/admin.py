@@ -55,6 +55,15 @@ CLIENT_ANSWER_SECONDS: Final = 10.0
 UNITS_MAX: Final = 1_000
 """Most queue units that one request shows."""
 
+NO_TIMERS: Final = {
+    "timerReadBehind": "0",
+    "timerOffsetBehind": "0",
+    "timerCongestNum": "0",
+    "timerEnqueueTps": "0.0",
+    "timerDequeueTps": "0.0",
+}
+"""What a broker without timer messages says of them."""
+
 _QUEUE_NAMES: Final = ("send", "pull", "litePull", "query", "ack")
 _QUEUE_CAPACITY: Final = {
     "send": 10_000,
@@ -92,6 +101,7 @@ class AdminProcessor:
         consumers: ConsumerTable,
         stats: BrokerStats,
         delay: DelayView,
+        timer_status: Callable[[], Mapping[str, str]] = lambda: NO_TIMERS,
         waiting_sends: Callable[[], int] = lambda: 0,
         membership: Callable[[], dict[str, str]] = dict,
         changes: ChangeLog,
@@ -110,6 +120,7 @@ class AdminProcessor:
         self._consumers = consumers
         self._stats = stats
         self._delay = delay
+        self._timer_status = timer_status
         self._waiting_sends = waiting_sends
         self._membership = membership
         self._config_version = DataVersion(0, 0, stats.started_ms)
@@ -192,11 +203,7 @@ class AdminProcessor:
             "pageCacheLockTimeMills": "0",
             "remainTransientStoreBufferNumbs": "2147483647",
             "startAcceptSendRequestTimeStamp": "0",
-            "timerReadBehind": "0",
-            "timerOffsetBehind": "0",
-            "timerCongestNum": "0",
-            "timerEnqueueTps": "0.0",
-            "timerDequeueTps": "0.0",
+            **self._timer_status(),
         }
 
     def _queue_table(self) -> dict[str, str]:

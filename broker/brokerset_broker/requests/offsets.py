@@ -30,6 +30,7 @@ from brokerset_broker.tables.offsets import QUEUE_ID_MAX, OffsetManager
 from brokerset_broker.tables.ordered.values import ClaimKey, SharedAcksPut
 from brokerset_broker.tables.topics import TopicManager
 from brokerset_formats import fastjson
+from brokerset_formats.light_queues import lite_queue
 from brokerset_protocol import headers
 from brokerset_protocol.bodies.queues import (
     GetConsumerStatusBody,
@@ -174,8 +175,9 @@ class OffsetProcessor:
         """SEARCH_OFFSET_BY_TIMESTAMP (29)."""
         header = headers.SearchOffset.from_ext(command.ext)
         upper = (header.boundary_type or "").upper() == Boundary.UPPER.value
+        topic = lite_queue(header.topic, header.lite_topic) if header.lite_topic else header.topic
         offset = self._store.queue_offset_by_time(
-            header.topic, header.queue_id, header.timestamp, Boundary.UPPER if upper else Boundary.LOWER
+            topic, header.queue_id, header.timestamp, Boundary.UPPER if upper else Boundary.LOWER
         )
         return command.reply(ext={"offset": str(offset)})
 

@@ -32,6 +32,7 @@ from brokerset_broker.tables.ordered.shared_pulls import PullLog
 from brokerset_broker.tables.ordered.values import ClaimKey
 from brokerset_broker.tables.topics import TopicManager
 from brokerset_formats.config import SubscriptionGroupConfig, TopicConfig
+from brokerset_formats.light_queues import lite_queue
 from brokerset_formats.names import RETRY_PREFIX
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
@@ -120,6 +121,7 @@ class _Pull:
         "parked",
         "queue_id",
         "queue_offset",
+        "read_topic",
         "registered",
         "topic",
         "topic_sys_flag",
@@ -131,6 +133,9 @@ class _Pull:
     command: Command
     group: str
     topic: str
+    read_topic: str
+    """Whose queue is read: the topic's, or the light queue of the lite topic that is wanted."""
+
     queue_id: int
     queue_offset: int
     messages_max: int
@@ -224,6 +229,8 @@ class PullProcessor:
             PullMessage.from_ext(ext)  # names the field
             raise
         config, group_config = self._check(connection, group, topic, queue_id)
+        lite_topic = ext.get("liteTopic")
+        pull.read_topic = lite_queue(topic, lite_topic) if lite_topic else topic
         pull.topic_sys_flag = config.topic_sys_flag
         pull.group_sys_flag = group_config.group_sys_flag
         pull.broadcaster = pull.owner = pull.wanted_only = pull.registered = pull.waiting = None
@@ -259,8 +266,9 @@ class PullProcessor:
         code, next_offset = self._nothing(pull, result)
         if code == ResponseCode.PULL_NOT_FOUND and sys_flag & FLAG_SUSPEND and not command.is_oneway:
             parked = ParkedPull(
-                topic, queue_id, pull.queue_offset, pull.codes, connection, partial(self._resume, pull)
-            )
+                pull.read_topic, queue_id, pull.queue_offset, pull.codes, connection,
+                partial(self._resume, pull),
+            )  # fmt: skip
             if pull.wanted_only is not None:
                 pull.waiting = parked
             park_ms = suspend_ms if self._park_ms is None else self._park_ms
@@ -270,7 +278,7 @@ class PullProcessor:
                 return DEFERRED
         elif not self._may_say(result, code) and not command.is_oneway:
             parked = ParkedPull(
-                topic,
+                pull.read_topic,
                 queue_id,
                 pull.queue_offset,
                 pull.codes,
@@ -287,10 +295,11 @@ class PullProcessor:
     def _read(self, pull: _Pull) -> GetResult:
         if pull.wanted_only is None:
             return self._store.get(
-                pull.topic, pull.queue_id, pull.queue_offset, pull.messages_max, pull.bytes_max, pull.codes
-            )
+                pull.read_topic, pull.queue_id, pull.queue_offset, pull.messages_max, pull.bytes_max,
+                pull.codes,
+            )  # fmt: skip
         return self._store.get(
-            pull.topic, pull.queue_id, pull.queue_offset, pull.messages_max, pull.bytes_max, pull.codes,
+            pull.read_topic, pull.queue_id, pull.queue_offset, pull.messages_max, pull.bytes_max, pull.codes,
             pull.wanted_only,
         )  # fmt: skip
 
@@ -336,7 +345,7 @@ class PullProcessor:
         pull.connection = connection
         pull.command = Command(RequestCode.PULL_MESSAGE, opaque=opaque)
         pull.group = group
-        pull.topic = topic
+        pull.topic = pull.read_topic = topic
         pull.queue_id = queue_id
         pull.queue_offset = queue_offset
         pull.messages_max = messages_max
@@ -652,8 +661,8 @@ class PullProcessor:
             remark,
             suggested_broker_id=0,
             next_offset=queue_offset,
-            min_offset=self._store.queue_min(pull.topic, pull.queue_id),
-            max_offset=self._store.queue_max(pull.topic, pull.queue_id),
+            min_offset=self._store.queue_min(pull.read_topic, pull.queue_id),
+            max_offset=self._store.queue_max(pull.read_topic, pull.queue_id),
             topic_sys_flag=pull.topic_sys_flag,
             group_sys_flag=pull.group_sys_flag,
             parts=[],

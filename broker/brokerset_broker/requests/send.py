@@ -15,15 +15,22 @@ from typing import Final, TypeAlias
 from brokerset_broker.live_settings import LiveSettings
 from brokerset_broker.requests.admission import PERM_WRITE, Admission
 from brokerset_broker.requests.changes import ChangeLog, topic_key
+from brokerset_broker.requests.message_types import (
+    LightQueues,
+    MessageType,
+    apply_priority,
+    check_type,
+    type_of_topic,
+)
 from brokerset_broker.requests.ordered_counters import OrderedCounters
 from brokerset_broker.requests.ordered_sends import OrderedSends
+from brokerset_broker.requests.plain_halves import half_properties, is_plain_half
 from brokerset_broker.requests.replies import SendReplies
 from brokerset_broker.requests.request_classes import forwarded_peer, forwarding_fields, is_forwarded
 from brokerset_broker.requests.send_lane import SendLane
 from brokerset_broker.requests.send_refusals import (
     CODES,
     STORED,
-    check_served,
     illegal_message,
     no_topic,
     refusal,
@@ -48,18 +55,20 @@ from brokerset_formats.batches import BatchItem, iterate_batch
 from brokerset_formats.config import TopicConfig
 from brokerset_formats.errors import FormatError
 from brokerset_formats.hosts import HOST_SIZE_V6, Host
+from brokerset_formats.light_queues import is_light
 from brokerset_formats.message_ids import UniqueIds
 from brokerset_formats.names import (
     RETRY_PREFIX,
     TOPIC_SIZE_MAX,
     check_topic,
     dlq_topic,
+    is_dlq_topic,
     is_retry_topic,
     is_send_forbidden,
 )
 from brokerset_formats.properties import Property, decode_properties, encode_properties
 from brokerset_formats.records import SysFlag
-from brokerset_formats.transactions import Message, half_problem, is_half_send, to_half
+from brokerset_formats.transactions import Message, half_problem, is_half_send
 from brokerset_protocol.codes import VERSION_3_4_9, RequestCode, ResponseCode
 from brokerset_protocol.commands import FLAG_ONEWAY, Command
 from brokerset_protocol.errors import Rejected
@@ -84,6 +93,9 @@ _UNUSUAL_IN_BATCHES: Final = (
     b"INNER_MULTI",
     b"__LITE_TOPIC",
 )
+
+_ALONE: Final = (Property.INNER_MULTI_DISPATCH, Property.LITE_TOPIC)
+"""Properties that a message of a batch must not have: it would not be put into the queues that they name."""
 
 _TIMER_PROPERTIES: Final = (Property.TIMER_DELAY_SEC, Property.TIMER_DELAY_MS, Property.TIMER_DELIVER_MS)
 
@@ -168,6 +180,7 @@ class SendProcessor:
         self._host = Host.from_text(live.current.broker_ip1, live.current.listen_port)
         self._unique_ids = UniqueIds(self._host.address, os.getpid(), random.getrandbits(32))
         self._facts: dict[str, TopicFacts] = {}
+        self._checks_types = live.current.refuse_other_message_types
         self._in_group = live.current.enable_controller_mode
         self._ordered_sends = OrderedSends(
             ordered=self._ordered,
@@ -182,6 +195,7 @@ class SendProcessor:
             born_host=partial(born_host, in_group=self._in_group),
             again=self.send,
         )
+        self._light_queues = LightQueues(store, live.current)
         self._use(live.current)
         live.on_change(lambda settings, _changed: self._use(settings))
         topics.on_going = lambda topic: self._forget_topics((topic,))
@@ -197,6 +211,10 @@ class SendProcessor:
             Property.TRACE_ON: "true" if settings.trace_on else "false",
         }
         self.suffix = encode_properties(self._injected).decode()
+        self._light_queues.use(settings)
+        if settings.refuse_other_message_types != self._checks_types:
+            self._checks_types = settings.refuse_other_message_types
+            self.forget_facts()
         self._ordered_sends.configure(self.replies, self._injected, self.body_max)
         if self.lane is not None:
             self.lane.configure(self.replies, self.suffix.encode(), self.body_max)
@@ -250,7 +268,11 @@ class SendProcessor:
             return self._send_batch(
                 connection, command, facts, queue_id, sys_flag, born_timestamp, properties
             )
-        if facts.is_retry or sys_flag & ~PLAIN_BITS or is_unusual(properties):
+        if facts.is_special or sys_flag & ~PLAIN_BITS or is_unusual(properties):
+            if self._transactions is not None and "TRAN_MSG" in properties and not facts.is_special:
+                reply = self._send_plain_half(connection, command, facts, queue_id, properties)
+                if reply is not None:
+                    return reply
             return self._send_unusual(connection, command, facts, queue_id, properties)
         body = command.body
         properties, unique_id = with_end(properties)
@@ -336,7 +358,6 @@ class SendProcessor:
     ) -> Reply:
         header = SendMessageV2.from_ext(command.ext)
         topic = header.topic
-        asked_queue_id = queue_id
         properties = decode_properties(text.encode())
         properties.pop(Property.POP_CK, None)
         properties.pop(Property.CRC32, None)
@@ -350,8 +371,11 @@ class SendProcessor:
             self._check_half(properties)
         self._refuse_unsupported(properties, sys_flag, level, half=half)
         if not facts.is_retry:
-            check_served(properties)
-        else:
+            self._light_queues.assign(facts.config, properties)
+            if facts.is_special:
+                check_type(facts.config, properties)
+        asked_queue_id = queue_id = apply_priority(properties, facts.write_queues, queue_id)
+        if facts.is_retry:
             dead = self._dead_letter_topic(command, header, reconsume_times)
             if dead is not None:
                 topic, queue_id, level = dead, 0, 0
@@ -376,18 +400,16 @@ class SendProcessor:
             if half and self._transactions is not None:
                 kind = "transaction"
                 appended = self._transactions.send_half(
-                    to_half(
-                        Message(
-                            topic=topic,
-                            queue_id=queue_id,
-                            body=command.body,
-                            properties=raw,
-                            flag=header.flag,
-                            sys_flag=sys_flag,
-                            born_timestamp=header.born_timestamp,
-                            born_host=Host.decode(host, v6=len(host) == HOST_SIZE_V6),
-                            reconsume_times=reconsume_times,
-                        )
+                    Message(
+                        topic=topic,
+                        queue_id=queue_id,
+                        body=command.body,
+                        properties=raw,
+                        flag=header.flag,
+                        sys_flag=sys_flag,
+                        born_timestamp=header.born_timestamp,
+                        born_host=Host.decode(host, v6=len(host) == HOST_SIZE_V6),
+                        reconsume_times=reconsume_times,
                     )
                 )
             else:
@@ -417,6 +439,49 @@ class SendProcessor:
             unique_id,
             wait=properties.get(Property.WAIT) != "false",
             handle=handle,
+        )
+
+    def _send_plain_half(
+        self, connection: Connection, command: Command, facts: TopicFacts, queue_id: int, text: str
+    ) -> Reply:
+        """A half message as the standard clients send it; None for any other, of which nothing is stored."""
+        halves, (text, unique_id) = self._transactions, with_end(text)
+        topic, _, _, sys_flag, flag, born_timestamp, reconsume_times, _ = self.read(command.ext)
+        if halves is None or self._rejects_halves or facts.is_retry or not unique_id:
+            return None
+        if not is_plain_half(text, sys_flag):
+            return None
+        raw = f"{text}{self.suffix}{half_properties(unique_id, topic, queue_id)}".encode()
+        if not 0 < len(command.body) <= self.body_max or len(raw) > self.properties_max:
+            raise illegal_message(self.body_max)
+        try:
+            appended = halves.send_plain_half(
+                topic,
+                unique_id.encode(),
+                command.body,
+                raw,
+                flag=flag,
+                sys_flag=sys_flag & PLAIN_BITS,
+                born_timestamp=born_timestamp,
+                born_host=born_host(connection, command.ext, in_group=self._in_group),
+                reconsume_times=reconsume_times,
+            )
+        except StoreRefused as refused:
+            self._stats.put_failed += 1
+            raise refusal(refused, self.body_max) from None
+        if appended is None:
+            return None
+        self._stats.put(topic, 1, appended.size)
+        self._traffic.of_topic(topic, "transaction").add(1, appended.size)
+        return self._acknowledge(
+            connection,
+            command,
+            appended.end,
+            queue_id,
+            appended.queue_offset,
+            self.replies.message_id(appended.offset),
+            unique_id,
+            wait=waits(text),
         )
 
     def _check_half(self, properties: dict[str, str]) -> None:
@@ -501,6 +566,9 @@ class SendProcessor:
             properties_of_all = b"\x02".join([item.properties for item in items])
             if any(word in properties_of_all for word in _UNUSUAL_IN_BATCHES):
                 _refuse_unusual(items)
+            if facts.is_special:
+                for item in items:
+                    check_type(facts.config, decode_properties(item.properties))
             appended = self._store.append_batch(
                 topic,
                 queue_id,
@@ -516,7 +584,7 @@ class SendProcessor:
             raise refusal(refused, self.body_max) from None
         self._stats.put(topic, len(items), appended.size)
         facts.traffic.add(len(items), appended.size)
-        if self.lane is not None:
+        if self.lane is not None and not facts.is_special:
             self.lane.learn(facts, queue_id)
         unique_id = decode_properties(properties.encode()).get(Property.UNIQ_KEY, "") if properties else ""
         return self._acknowledge(
@@ -660,6 +728,10 @@ class SendProcessor:
             self.forget_facts()
         facts = TopicFacts(config, self._stats.topic_put(topic), self._traffic.of_topic(topic))
         facts.is_ordered = self._ordered.is_subject(topic)
+        if self._checks_types and not self._topics.is_system(topic) and not is_dlq_topic(topic):
+            facts.is_special = facts.is_retry or type_of_topic(config) is not MessageType.MIXED
+        if is_light(topic):
+            self._light_queues.check_room([topic])
         self._facts[topic] = facts
         return facts
 
@@ -695,6 +767,7 @@ def is_unusual(properties: str) -> bool:
         or "POP_CK" in properties
         or "INNER_" in properties
         or "__LITE_TOPIC" in properties
+        or "_SYS_MSG_PRIORITY_" in properties
         or "__CRC32#" in properties
     )
 
@@ -728,8 +801,7 @@ def _refuse_unusual(items: Sequence[BatchItem]) -> None:
     """Raise `Rejected` for a batch with a message that must not be delivered at once."""
     for item in items:
         properties = decode_properties(item.properties)
-        check_served(properties)
-        found = [name for name in _TIMER_PROPERTIES if name in properties]
+        found = [name for name in (*_TIMER_PROPERTIES, *_ALONE) if name in properties]
         if _delay_level(properties.get(Property.DELAY)) > 0:
             found.append(Property.DELAY)
         if properties.get(Property.TRAN_MSG, "").lower() == "true":

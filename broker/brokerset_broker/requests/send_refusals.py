@@ -1,19 +1,14 @@
-"""How sends are refused: codes and remarks of Java, and the requests other than sends that are not served."""
+"""How sends are refused: codes and remarks of Java."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Final
 
 from brokerset_broker.requests.admission import PERM_INHERIT, PERM_READ, PERM_WRITE
 from brokerset_broker.store.errors import PutStatus, StoreRefused
 from brokerset_formats.config import TopicConfig
-from brokerset_formats.properties import Property
-from brokerset_protocol.codes import RequestCode, ResponseCode
-from brokerset_protocol.commands import Command
+from brokerset_protocol.codes import ResponseCode
 from brokerset_protocol.errors import Rejected
-from brokerset_runtime.remoting import Connection, Handler
-from brokerset_runtime.remoting.connection import Reply
 
 CODES: Final = {
     PutStatus.PUT_OK: ResponseCode.SUCCESS,
@@ -24,6 +19,7 @@ CODES: Final = {
     PutStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
     PutStatus.PROPERTIES_SIZE_EXCEEDED: ResponseCode.MESSAGE_ILLEGAL,
     PutStatus.OS_PAGE_CACHE_BUSY: ResponseCode.SYSTEM_BUSY,
+    PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED: ResponseCode.LMQ_QUOTA_EXCEEDED,
 }
 """The code of an answer, by what became of the message."""
 
@@ -79,38 +75,3 @@ def no_topic(topic: str) -> Rejected:
         f"topic[{topic}] not exist, apply first please! "
         "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details.",
     )
-
-
-UNSUPPORTED: Final[dict[RequestCode, str]] = {}
-"""Requests around sending that are refused, each with its reason."""
-
-
-UNSUPPORTED_PROPERTIES: Final = {
-    Property.INNER_MULTI_DISPATCH: "light queues (property INNER_MULTI_DISPATCH) are not served by this "
-    "broker: send one message to each topic",
-    Property.LITE_TOPIC: "lite topics (property __LITE_TOPIC) are not served by this broker: "
-    "send to a topic of its own, or set a tag",
-}
-"""Properties that ask for what this broker does not do, each with its reason."""
-
-
-def check_served(properties: Mapping[str, str]) -> None:
-    """Raise `Rejected` for a message that would be stored, but never do what its sender waits for.
-
-    Copies for a retry topic are not checked: what was stored once is delivered until it is consumed.
-    """
-    for name, reason in UNSUPPORTED_PROPERTIES.items():
-        if name in properties:
-            raise Rejected(ResponseCode.MESSAGE_ILLEGAL, reason)
-
-
-def refusing_handlers() -> dict[int, Handler]:
-    """Handlers that say why a request is not served."""
-
-    def refuse(reason: str) -> Callable[[Connection, Command], Reply]:
-        def handler(_connection: Connection, _command: Command) -> Reply:
-            raise Rejected(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, reason)
-
-        return handler
-
-    return {code: refuse(reason) for code, reason in UNSUPPORTED.items()}

@@ -145,7 +145,7 @@ class SendRuns:
                 facts is None
                 or found is None
                 or facts.is_ordered
-                or facts.is_retry
+                or facts.is_special
                 or not 0 <= queue_id < facts.queues
                 or sys_flag & ~PLAIN_BITS
                 or not 0 < len(body) <= body_max

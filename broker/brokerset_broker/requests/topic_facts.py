@@ -11,7 +11,17 @@ from brokerset_formats.names import is_retry_topic
 class TopicFacts:
     """What sends need to know of a topic, as long as its configuration is the same object."""
 
-    __slots__ = ("config", "flow", "is_ordered", "is_retry", "name_size", "queues", "traffic", "write_queues")
+    __slots__ = (
+        "config",
+        "flow",
+        "is_ordered",
+        "is_retry",
+        "is_special",
+        "name_size",
+        "queues",
+        "traffic",
+        "write_queues",
+    )
 
     def __init__(self, config: TopicConfig, flow: Flow, traffic: TopicTraffic) -> None:
         self.config = config
@@ -21,6 +31,9 @@ class TopicFacts:
         """Whether it is an ordered subject: then stamps decide what is stored."""
 
         self.is_retry = is_retry_topic(config.topic_name)
+        self.is_special = self.is_retry
+        """Whether each message is examined before it is stored: retries, and where types are checked."""
+
         self.name_size = len(config.topic_name)
         self.flow = flow
         self.traffic = traffic

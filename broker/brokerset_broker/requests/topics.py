@@ -30,6 +30,7 @@ from brokerset_broker.tables.topics import QUEUES_MAX, TopicManager
 from brokerset_formats import fastjson, names
 from brokerset_formats.config import DataVersion, TopicConfig, TopicTable
 from brokerset_formats.hosts import Host
+from brokerset_formats.light_queues import is_light, lite_queue
 from brokerset_protocol import headers
 from brokerset_protocol.bodies.heartbeat import QuerySubscriptionResponse
 from brokerset_protocol.bodies.metadata import TopicConfigList
@@ -44,6 +45,10 @@ log = structlog.get_logger(__name__)
 
 PERM_MAX = 15
 """All permission bits of a topic: inherit, write, read, priority."""
+
+
+CHILDREN_OF_CHANGE_MAX = 50
+"""Lite topics that are deleted at once when their parent goes; files of more would be a pause of the loop."""
 
 
 class TopicProcessor:
@@ -138,7 +143,8 @@ class TopicProcessor:
         problem = names.check_topic(config.topic_name)
         if problem is None and self._topics.is_system(config.topic_name):
             problem = _conflict(config.topic_name)
-        if problem is None and changes.get("+message.type") == "MIXED":
+        mixed = changes.get("+message.type") == "MIXED"
+        if problem is None and mixed and not self._live.current.enable_mixed_message_type:
             problem = "MIXED message type is not supported."
         for name, count in (
             ("readQueueNums", config.read_queue_nums),
@@ -175,6 +181,11 @@ class TopicProcessor:
         return [*found, topic]
 
     async def _delete(self, command: Command, topic: str) -> Command:
+        children = [name for name in self._store.queues() if name.startswith(lite_queue(topic, ""))]
+        for begin in range(0, len(children), CHILDREN_OF_CHANGE_MAX):
+            part = tuple(children[begin : begin + CHILDREN_OF_CHANGE_MAX])
+            gone = TopicsDeleted(part)
+            await self._changes.change([topic_key(name) for name in part], partial(_always, gone))
         names = self._with_retries(topic)
 
         def decide() -> Sequence[Change]:
@@ -197,7 +208,7 @@ class TopicProcessor:
         """CLEAN_UNUSED_TOPIC (316): drop queues of topics that are not in the table."""
         check_changeable(self._admission)
         for topic in list(self._store.queues()):
-            if self._topics.get(topic) is None and not self._topics.is_system(topic):
+            if self._topics.get(topic) is None and not (self._topics.is_system(topic) or is_light(topic)):
                 log.info("queues of an unknown topic are deleted", topic=topic, by=connection.peer)
                 self._store.delete_topic(topic)
         return command.reply()
@@ -272,6 +283,10 @@ class TopicProcessor:
         found = self._consumers.subscription(header.group, topic)
         body = QuerySubscriptionResponse(header.group, topic, found.data if found is not None else None)
         return command.reply(body=body.to_json())
+
+
+def _always(change: Change) -> Sequence[Change]:
+    return [change]
 
 
 def _conflict(topic: str) -> str:

@@ -32,6 +32,7 @@ from brokerset_formats.transactions import (
     op_bodies,
     op_message,
     target_of,
+    to_half,
 )
 from brokerset_protocol.codes import ResponseCode
 from brokerset_protocol.errors import Rejected
@@ -152,19 +153,51 @@ class TransactionLog:
 
     # -- halves -------------------------------------------------------------------------------------------
 
-    def send_half(self, half: Message) -> Appended:
-        """Store a half message that a producer sent. Raises `Rejected` if too many are open."""
+    def send_half(self, message: Message) -> Appended:
+        """Store a message that a producer has sent as a half message. Raises `Rejected` if too many are open,
+        `StoreRefused`."""
         resolved = self._resolved
         if (resolved is not None and resolved.is_full) or len(self._kept) >= KEPT_HALVES_MAX:
             raise Rejected(
                 ResponseCode.SYSTEM_BUSY,
                 "too many transactions are open: end some, and see that producers answer checks; try again",
             )
-        appended = self.append_half(half)
-        topic, _ = target_of(self._record_of(half, appended))
-        self.counts.begun(topic)
+        appended = self.append_half(to_half(message))
+        self.counts.begun(message.topic)
         if self._state is _State.LOADING:
-            self._kept_topics[appended.queue_offset] = topic
+            self._kept_topics[appended.queue_offset] = message.topic
+        return appended
+
+    def send_plain_half(
+        self,
+        topic: str,
+        unique_key: bytes,
+        body: bytes,
+        properties: bytes,
+        *,
+        flag: int,
+        sys_flag: int,
+        born_timestamp: int,
+        born_host: bytes,
+        reconsume_times: int,
+    ) -> Appended | None:
+        """`send_half` of a message that has the half's properties already; None: take that way."""
+        resolved = self._resolved
+        if resolved is None or resolved.is_full:
+            return None
+        appended = self._store.append(
+            HALF_TOPIC,
+            HALF_QUEUE_ID,
+            body,
+            properties,
+            flag=flag,
+            sys_flag=sys_flag,
+            born_timestamp=born_timestamp,
+            born_host=born_host,
+            reconsume_times=reconsume_times,
+        )
+        resolved.half_begun(appended.queue_offset, appended.offset, unique_key, born_timestamp)
+        self.counts.begun(topic)
         return appended
 
     def append_half(self, half: Message) -> Appended:
@@ -241,9 +274,9 @@ class TransactionLog:
         """Store the final record of a commit; the end of the log behind it. Raises `StoreRefused`."""
         resolved = self._resolved
         assert resolved is not None, "the end was decided by what is resolved"
+        self._write_ops_soon()  # before the store's own end of the turn, so that slaves get both at once
         appended = self.append(final)
         resolved.final_stored(final.prepared_transaction_offset)
-        self._write_ops_soon()
         self.end = appended.end
         self.counts.committed(final.topic, half.born_timestamp)
         return appended.end

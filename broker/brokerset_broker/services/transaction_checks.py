@@ -21,8 +21,9 @@ from brokerset_broker.requests.transaction_log import LogEnds, TransactionLog
 from brokerset_broker.services.transaction_loading import TransactionLoading
 from brokerset_broker.store.errors import PutStatus, StoreRefused
 from brokerset_broker.store.message_store import MessageStore
+from brokerset_broker.tables.channels import Channel
 from brokerset_broker.tables.config_files import ConfigFile
-from brokerset_broker.tables.offsets import OffsetManager
+from brokerset_broker.tables.offsets import BROKER, OffsetManager
 from brokerset_broker.tables.producers import ProducerTable
 from brokerset_broker.tables.topics import TopicManager
 from brokerset_broker.transactions.check_pass import (
@@ -120,6 +121,7 @@ class TransactionChecks:
         self._file = ConfigFile(folder / "transactionMetrics", lambda: self.counts.table().encode)
         self._saved = (0, 0)
         self._unasked: set[str] = set()
+        self._asked: Channel | None = None
         self._given_up_before = 0
         self.checks = 0
         """Questions sent to producers since start."""
@@ -150,7 +152,7 @@ class TransactionChecks:
         """Append nothing any more."""
         if self._task is not None:
             self._task.cancel()
-            self._task = None
+            self._task = self._asked = None
             self._log.stop()
 
     async def _run(self, ends: LogEnds) -> None:
@@ -161,9 +163,11 @@ class TransactionChecks:
         while True:
             interval = self._live.current.transaction_check_interval / 1000
             due = checked + interval - clock.monotonic()
-            await asyncio.sleep(max(0.0, min(due, PROGRESS_SECONDS)))
+            await asyncio.sleep(min(max(due, 0.01), PROGRESS_SECONDS))
             try:
-                if clock.monotonic() >= checked + self._live.current.transaction_check_interval / 1000:
+                if self._admission.refuses_writes:
+                    pass  # nobody could be asked before what is stored now is safe
+                elif clock.monotonic() >= checked + self._live.current.transaction_check_interval / 1000:
                     await self._pass()
                     checked = clock.monotonic()
                 else:
@@ -219,7 +223,7 @@ class TransactionChecks:
             return
         self._saved = wanted
         for topic, queue_offset in zip((HALF_TOPIC, OP_HALF_TOPIC), wanted, strict=True):
-            self._offsets.commit(TRANSACTION_GROUP, topic, HALF_QUEUE_ID, queue_offset)
+            self._offsets.commit(TRANSACTION_GROUP, topic, HALF_QUEUE_ID, queue_offset, BROKER)
 
     async def _is_safe(self) -> bool:
         end = self._log.end
@@ -342,7 +346,7 @@ class TransactionChecks:
         if group is None:
             self._not_asked("", "a half message names no producer group")
             return
-        await self._let_read(group.decode("utf-8", "replace"))
+        await self._let_read()
         end = half.offset + half.size
         ask = partial(self._ask_now, group.decode("utf-8", "replace"), half)
         when_durable = self._admission.when_durable
@@ -365,6 +369,7 @@ class TransactionChecks:
             self._not_asked(group, "those that are connected do not read what they were asked")
             return
         header, body = check_request(half, self._live.current.broker_name)
+        self._asked = channel
         channel.notify(Command(RequestCode.CHECK_TRANSACTION_STATE, ext=header.to_ext(), body=body))
         self.checks += 1
 
@@ -374,13 +379,13 @@ class TransactionChecks:
             self._unasked.add(group)
             log.warning("no producer can be asked about its transactions", group=group, reason=reason)
 
-    async def _let_read(self, group: str) -> None:
-        """Many questions to one group: let its producers take what they were asked before."""
-        channel = self._producers.pick(group)
+    async def _let_read(self) -> None:
+        """Many questions: let the producer that was asked last take what it was asked."""
         for _ in range(UNSENT_PAUSES_MAX):
-            if channel is None or channel.unsent_bytes < UNSENT_BYTES_MAX:
+            if self._asked is None or self._asked.unsent_bytes < UNSENT_BYTES_MAX:
                 return
             await asyncio.sleep(UNSENT_PAUSE_SECONDS)
+        self._asked = None
 
     # -- metrics ------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from brokerset_broker.store.consume_queue import NO_LIMIT, ConsumeQueue
 from brokerset_broker.store.errors import StoreCorrupt
+from brokerset_formats.light_queues import is_light
 from brokerset_formats.queue_units import UNIT_SIZE
 
 
@@ -22,6 +23,8 @@ class ConsumeQueues:
         self._file_bytes = -(-file_bytes // UNIT_SIZE) * UNIT_SIZE
         self.table: dict[tuple[str, int], ConsumeQueue] = {}
         self._topics: dict[str, dict[int, ConsumeQueue]] = {}
+        self.light: dict[str, ConsumeQueue] = {}
+        """The light queues among them, by name."""
 
     def load(self) -> None:
         """Find all queues and their ends; StoreCorrupt names what does not belong."""
@@ -44,6 +47,8 @@ class ConsumeQueues:
             queue = ConsumeQueue(folder, topic, queue_id, self._file_bytes, self._executor)
             self.table[topic, queue_id] = queue
             self._topics.setdefault(topic, {})[queue_id] = queue
+            if is_light(topic):
+                self.light[topic] = queue
         return queue
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
@@ -94,6 +99,8 @@ class ConsumeQueues:
         kept = {queue_id: queue for queue_id, queue in queues.items() if queue.last_end > before}
         if kept:
             self._topics[topic] = kept
+        else:
+            self.light.pop(topic, None)
         for queue_id, queue in queues.items():
             if queue_id not in kept:
                 del self.table[topic, queue_id]
@@ -108,6 +115,7 @@ class ConsumeQueues:
             queue.files.forget_prepared()
         self.table.clear()
         self._topics.clear()
+        self.light.clear()
 
 
 def _folders(path: Path) -> list[Path]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import TypeAlias
 
 import structlog
@@ -15,6 +15,7 @@ from brokerset_broker.store.errors import StoreRefused
 from brokerset_broker.store.index import IndexService
 from brokerset_formats.hashing import java_hash
 from brokerset_formats.index_file import ENTRY
+from brokerset_formats.light_queues import QUEUE_ID, dispatched_queues
 from brokerset_formats.names import SCHEDULE_TOPIC
 from brokerset_formats.properties import find_property
 from brokerset_formats.records import RecordHead, SysFlag
@@ -234,20 +235,41 @@ class Dispatcher:
                 return False
         return True
 
-    def put(self, head: RecordHead, *, from_master: bool = False) -> ConsumeQueue | None:
-        """Put a record that was read from the log; returns its queue if that has grown.
+    def put(
+        self,
+        head: RecordHead,
+        *,
+        from_master: bool = False,
+        only: Container[ConsumeQueue] | None = None,
+    ) -> list[ConsumeQueue]:
+        """Put a record that was read from the log; returns those of its queues that have grown.
 
         `from_master`: a master numbers a queue from 0 only when it has none, so then ours is emptied.
-        StoreRefused if the disk has no room.
+        `only`: the others of its queues are left alone. StoreRefused if the disk has no room.
         """
         try:
             topic = head.topic.decode()
         except UnicodeDecodeError:
             log.error("record with an unreadable topic is in no queue", offset=head.offset)
-            return None
-        queue = self._put_unit(topic, head, from_master) if has_unit(head.sys_flag) else None
+            return []
+        grown = []
+        if has_unit(head.sys_flag):
+            code = self.tags_code(topic, head.properties, head.store_timestamp)
+            places = [
+                (topic, head.queue_id, head.queue_offset),
+                *(
+                    (name, QUEUE_ID, number)
+                    for name, number in dispatched_queues(head.topic, head.properties)
+                ),
+            ]
+            for name, queue_id, queue_offset in places:
+                if only is not None and self._queues.table.get((name, queue_id)) not in only:
+                    continue
+                queue = self._queues.open(name, queue_id)
+                if self._put_unit(queue, head, queue_offset, code, from_master):
+                    grown.append(queue)
         self.put_index_of(head)
-        return queue
+        return grown
 
     def put_index_of(self, head: RecordHead) -> None:
         """Index a record that was read from the log, unless it was rolled back."""
@@ -255,40 +277,43 @@ class Dispatcher:
             topic = head.topic.decode("utf-8", "replace")
             self.put_index(topic, head.properties, head.offset, head.store_timestamp)
 
-    def _put_unit(self, topic: str, head: RecordHead, from_master: bool) -> ConsumeQueue | None:
-        queue = self._queues.open(topic, head.queue_id)
+    def _put_unit(
+        self, queue: ConsumeQueue, head: RecordHead, queue_offset: int, tags_code: int, from_master: bool
+    ) -> bool:
+        """Put the unit of a record into one of its queues; whether that has grown."""
         if head.offset + head.size <= queue.last_end:
-            return None
+            return False
+        topic, queue_id = queue.topic, queue.queue_id
         if queue.next_offset == 0:
             self._begun.add(queue)
-        elif head.queue_offset == 0 and (from_master or queue in self._begun):
-            log.info("a queue started from scratch", topic=topic, queue_id=head.queue_id, offset=head.offset)
+        elif queue_offset == 0 and (from_master or queue in self._begun):
+            log.info("a queue started from scratch", topic=topic, queue_id=queue_id, offset=head.offset)
             queue.restart()
-        if head.queue_offset < queue.next_offset:
+        if queue_offset < queue.next_offset:
             log.error(
                 "two records claim one queue offset; the later one cannot be consumed",
                 topic=topic,
-                queue_id=head.queue_id,
-                queue_offset=head.queue_offset,
+                queue_id=queue_id,
+                queue_offset=queue_offset,
                 offset=head.offset,
             )
-            return None
-        if head.queue_offset > queue.next_offset:
+            return False
+        if queue_offset > queue.next_offset:
             if queue.next_offset == 0:
-                queue.begin_at(head.queue_offset)
+                queue.begin_at(queue_offset)
             else:
                 log.error(
                     "messages of a queue are missing in the log",
                     topic=topic,
-                    queue_id=head.queue_id,
+                    queue_id=queue_id,
                     first=queue.next_offset,
-                    next=head.queue_offset,
+                    next=queue_offset,
                 )
-                queue.skip_to(head.queue_offset, head.offset)
+                queue.skip_to(queue_offset, head.offset)
         if queue.position >= queue.room_end:
             queue.make_room(1)
-        queue.put(head.offset, head.size, self.tags_code(topic, head.properties, head.store_timestamp))
-        return queue
+        queue.put(head.offset, head.size, tags_code)
+        return True
 
 
 class Arrivals:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,14 @@ from brokerset_broker.store.confirmation import Confirmation
 from brokerset_broker.store.consume_queue import NO_LIMIT, ConsumeQueue, QueueTail
 from brokerset_broker.store.consume_queues import ConsumeQueues
 from brokerset_broker.store.delay_levels import DelayLevels
-from brokerset_broker.store.dispatch import Arrivals, Derived, Dispatcher, derived, derived_of_batch
+from brokerset_broker.store.dispatch import (
+    Arrivals,
+    Derived,
+    Dispatcher,
+    derived,
+    derived_of_batch,
+    has_unit,
+)
 from brokerset_broker.store.errors import PutStatus, StoreRefused
 from brokerset_broker.store.flush import Flusher
 from brokerset_broker.store.folder import AbortFile, check_kind, check_served, lock_store
@@ -29,6 +36,7 @@ from brokerset_broker.store.removal import Removal, RemovalFile, StorePaths, fin
 from brokerset_broker.store.results import Appended, AppendedBatch
 from brokerset_broker.store.retention_task import RetentionTask
 from brokerset_broker.store.store_reads import StoreReads
+from brokerset_formats import light_queues
 from brokerset_formats.batches import BatchItem
 from brokerset_formats.hashing import crc31
 from brokerset_formats.hosts import HOST_SIZE_V4, HOST_SIZE_V6, Host
@@ -59,6 +67,8 @@ DAMAGED_AGE_MS = 24 * 3_600_000
 
 
 _pack_size = struct.Struct(">H").pack
+
+_LIGHT = light_queues.PROPERTIES_MARK
 
 _HASH_SIGN = ord("#")
 """In the name `__CRC32#`, and in few properties else; bytes find a number ten times as fast as bytes."""
@@ -190,6 +200,7 @@ class MessageStore(StoreReads):
         self._announced_end = NO_LIMIT
         self.body_size_max = settings.max_message_size
         self.batch_size_max = settings.max_message_size + RECORD_EXTRA_BYTES
+        self.serves_light_queues = settings.serves_light_queues
         self.appends_crc = settings.appends_property_crc
         self.properties_size_max = PROPERTIES_BESIDE_CRC_MAX if self.appends_crc else PROPERTIES_SIZE_MAX
         """Bytes of properties that a client may send, the last separator included."""
@@ -477,6 +488,9 @@ class MessageStore(StoreReads):
         queue = self._appended_to.get((topic, queue_id)) or self._open_queue(topic, queue_id)
         if _HASH_SIGN in properties:
             properties = without_property_crc(properties)
+        lights: Sequence[ConsumeQueue | QueueTail] = ()
+        if _LIGHT in properties:
+            properties, lights = self._with_light_queues(topic, properties, sys_flag)
         crc_size = 0
         if self.appends_crc:
             with_end = properties if not properties or properties[-1] == 2 else properties + b"\x02"
@@ -544,6 +558,13 @@ class MessageStore(StoreReads):
         elif counted:
             queue.next_offset += 1
             queue.last_end = offset + size
+        for light in lights:
+            if isinstance(light, ConsumeQueue):
+                light.put(offset, size, tags_code or 0)
+                self.arrivals.note(light, tags_code)
+            else:
+                light.next_offset += 1
+                light.last_end = offset + size
         if not self._turn_scheduled:
             self.turn_soon()
         return Appended(offset, size, queue_offset, now)
@@ -744,6 +765,26 @@ class MessageStore(StoreReads):
             self.turn_soon()
         return placed
 
+    def _with_light_queues(
+        self, topic: str, properties: bytes, sys_flag: int
+    ) -> tuple[bytes, list[ConsumeQueue | QueueTail]]:
+        """The properties with the number that the message gets in each of its light queues; these, with room.
+
+        StoreRefused if the disk has no room; then nothing has changed.
+        """
+        names: tuple[str, ...] = ()
+        if self.serves_light_queues and has_unit(sys_flag):
+            names = light_queues.wanted_queues(topic, properties)
+        queues = []
+        for name in names:
+            key = name, light_queues.QUEUE_ID
+            queue = self._appended_to.get(key) or self._open_queue(*key)
+            if queue.position >= queue.room_end:
+                queue.make_room(1)
+            queues.append(queue)
+        offsets = tuple(queue.next_offset for queue in queues)
+        return light_queues.with_offsets(properties, names, offsets), queues
+
     def _open_queue(self, topic: str, queue_id: int) -> ConsumeQueue | QueueTail:
         """A queue that is new to appends."""
         self._check_queue(topic, queue_id)
@@ -877,6 +918,11 @@ class MessageStore(StoreReads):
                 queue.begin_empty(number)
                 begun = True
         return begun
+
+    def light_queues_with(self, names: Iterable[str]) -> int:
+        """How many light queues there would be if these were among them."""
+        light = self.queues_table.light
+        return len(light) + sum(1 for name in names if name not in light)
 
     def tail(self, topic: str, queue_id: int) -> tuple[int, int]:
         """What was appended to a queue, readable or not: the number of the next message, and the offset

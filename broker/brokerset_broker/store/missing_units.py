@@ -8,6 +8,7 @@ from brokerset_broker.store.commit_log import CommitLog
 from brokerset_broker.store.consume_queue import ConsumeQueue
 from brokerset_broker.store.consume_queues import ConsumeQueues
 from brokerset_broker.store.dispatch import Dispatcher, has_unit
+from brokerset_formats.light_queues import QUEUE_ID, dispatched_queues
 from brokerset_formats.records import RecordHead
 
 log = structlog.get_logger(__name__)
@@ -28,7 +29,8 @@ def put_missing_units(
     behind = {
         queue
         for head in log_files.records(begin)
-        if (queue := _queue_of(head, queues)) is not None and _lacks(queue, head)
+        for queue, queue_offset in _queues_of(head, queues)
+        if head.offset >= queue.last_end and queue_offset >= queue.next_offset
     }
     if not behind:
         return
@@ -41,15 +43,18 @@ def put_missing_units(
         )
     first = max(min(queue.last_end for queue in behind), log_files.min_offset)
     for head in log_files.records(first):
-        if _queue_of(head, queues) in behind:
-            dispatcher.put(head)
+        if any(queue in behind for queue, _ in _queues_of(head, queues)):
+            dispatcher.put(head, only=behind)
 
 
-def _queue_of(head: RecordHead, queues: ConsumeQueues) -> ConsumeQueue | None:
+def _queues_of(head: RecordHead, queues: ConsumeQueues) -> list[tuple[ConsumeQueue, int]]:
+    """Those queues of a record that are there, and its number in each."""
     if not has_unit(head.sys_flag):
-        return None
-    return queues.table.get((head.topic.decode("utf-8", "replace"), head.queue_id))
-
-
-def _lacks(queue: ConsumeQueue, head: RecordHead) -> bool:
-    return head.offset >= queue.last_end and head.queue_offset >= queue.next_offset
+        return []
+    places = [(head.topic.decode("utf-8", "replace"), head.queue_id, head.queue_offset)]
+    places += [(name, QUEUE_ID, number) for name, number in dispatched_queues(head.topic, head.properties)]
+    return [
+        (queue, number)
+        for name, queue_id, number in places
+        if (queue := queues.table.get((name, queue_id))) is not None
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -20,6 +21,7 @@ from brokerset_formats.dledger import ENTRY_HEAD_SIZE, MAGIC_NORMAL
 from brokerset_formats.dledger import MAGIC_BLANK as LEDGER_BLANK_MAGIC
 from brokerset_formats.hashing import crc31
 from brokerset_formats.hosts import HOST_SIZE_V4, HOST_SIZE_V6
+from brokerset_formats.light_queues import PROPERTIES_MARK, QUEUE_ID, dispatched_queues
 from brokerset_formats.names import SCHEDULE_TOPIC
 from brokerset_formats.queue_units import units_struct
 from brokerset_formats.records import (
@@ -65,6 +67,7 @@ _HEADS_V6 = {
 _IN_NO_QUEUE = SysFlag.TRANSACTION_PREPARED  # this bit is in rolled back records, too
 _IN_NO_INDEX = SysFlag.TRANSACTION_ROLLBACK
 _SCHEDULE = SCHEDULE_TOPIC.encode()
+_LIGHT = PROPERTIES_MARK
 
 ADVICE = (
     "the disk of the master or of this replica is damaged; check both, then have the damaged one "
@@ -227,6 +230,12 @@ class ReceivedRecords:
                     runs[topic_bytes, queue_id] = run
                 if queue_offset != run.next_offset:
                     break
+                lights: Sequence[_Run] = ()
+                if _LIGHT in properties:
+                    found = self._light_runs(runs, topic_bytes, properties, offset)
+                    if found is None:
+                        break
+                    lights = found
                 run.next_offset = queue_offset + 1
                 run.last_end = start + end
                 code = (
@@ -235,6 +244,10 @@ class ReceivedRecords:
                     else self._dispatcher.tags_code(run.topic, properties, stored_ms)
                 )
                 run.units += (offset, size, code)
+                for light in lights:
+                    light.next_offset += 1
+                    light.last_end = start + end
+                    light.units += (offset, size, code)
                 topic = run.topic
             else:
                 topic = self._topic(topic_bytes) or ""
@@ -266,6 +279,20 @@ class ReceivedRecords:
         if queue.last_end > offset:
             return None
         return _Run(topic, queue, queue.next_offset, [])
+
+    def _light_runs(
+        self, runs: dict[tuple[bytes, int], _Run], topic: bytes, properties: bytes, offset: int
+    ) -> list[_Run] | None:
+        """The runs of the light queues of a record; None if the record is not the next in one of them."""
+        found = []
+        for name, queue_offset in dispatched_queues(topic, properties):
+            key = name.encode(), QUEUE_ID
+            run = runs.get(key) or self._begin_run(*key, offset)
+            if run is None or run.next_offset != queue_offset or run.queue.last_end > offset:
+                return None
+            runs[key] = run
+            found.append(run)
+        return found
 
     def _topic(self, topic_bytes: bytes) -> str | None:
         """The name as text; None if it is not UTF-8."""
@@ -322,8 +349,7 @@ class ReceivedRecords:
             reason = f"queue offset {head.queue_offset} is negative"
         if reason is not None:
             raise _Wrong(reason)
-        queue = self._dispatcher.put(head, from_master=True)
-        if queue is not None:
+        for queue in self._dispatcher.put(head, from_master=True):
             self._arrivals.note(queue, None)
         self._log.max_offset = head.offset + head.size
         self._log.store_timestamp = max(self._log.store_timestamp, head.store_timestamp)

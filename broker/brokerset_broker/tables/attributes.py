@@ -44,9 +44,10 @@ TOPIC_ATTRIBUTES: Mapping[str, Attribute] = {
     "queue.type": Attribute(("SimpleCQ",), changeable=False, unsupported=("BatchCQ",)),
     "cleanup.policy": Attribute(("DELETE",), changeable=False, unsupported=("COMPACTION",)),
     "message.type": Attribute(
-        ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY"), unsupported=("TRANSACTION", "PRIORITY", "LITE", "MIXED")
+        ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "LITE", "MIXED")
     ),
     "reserve.time": Attribute(low=-1, high=2**63 - 1),
+    "lite.topic.expiration": Attribute(low=-1, high=43_200),
 }
 
 GROUP_ATTRIBUTES: Mapping[str, Attribute] = {"priority.factor": Attribute(low=0, high=100)}

@@ -64,6 +64,19 @@ class ConfigFile:
             raise ConfigDamaged(self.path, problem)
         return None
 
+    @property
+    def unsaved(self) -> bool:
+        """Whether something changed that is not on the disk."""
+        return self._written < self._changes
+
+    @property
+    def changed_ns(self) -> int:
+        """When the file was written last; 0 if there is none."""
+        try:
+            return self.path.stat().st_mtime_ns
+        except FileNotFoundError:
+            return 0
+
     def touch(self) -> None:
         """Note a change: `run` or `saved` writes it."""
         self._changes += 1

@@ -15,6 +15,7 @@ from brokerset_broker.tables.attributes import GROUP_ATTRIBUTES, alter
 from brokerset_broker.tables.config_table import ConfigTable
 from brokerset_formats import names
 from brokerset_formats.config import GroupTable, SubscriptionGroupConfig
+from brokerset_formats.light_queues import is_light
 from brokerset_protocol.codes import ResponseCode
 from brokerset_protocol.errors import Rejected
 from brokerset_runtime.clock import Clock
@@ -62,6 +63,14 @@ class GroupManager(ConfigTable[SubscriptionGroupConfig]):
 
     # -- queries ------------------------------------------------------------------------------------------
 
+    def get(self, name: str) -> SubscriptionGroupConfig | None:
+        """The settings of a group, `None` if this broker does not have it. Those of light queues, whose names
+        begin as theirs, need not be made."""
+        config = self.items.get(name)
+        if config is None and self._settings.current.enable_lmq and is_light(name):
+            return SubscriptionGroupConfig(name)
+        return config
+
     def table(self) -> GroupTable:
         """Everything, as it is now: later changes do not show in it."""
         forbidden = {group: dict(masks) for group, masks in self._forbidden.items()}
@@ -77,7 +86,7 @@ class GroupManager(ConfigTable[SubscriptionGroupConfig]):
 
     def get_or_create(self, group: str) -> SubscriptionGroupConfig | None:
         """The group's settings; an unknown group is created if it may be, else `None`."""
-        config = self.items.get(group)
+        config = self.get(group)
         if config is not None:
             return config
         allowed = self._settings.current.auto_create_subscription_group or names.is_system_group(group)

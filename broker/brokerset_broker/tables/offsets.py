@@ -16,7 +16,8 @@ from brokerset_broker.tables.config_files import ConfigFile
 from brokerset_broker.tables.metadata.journal import Journal
 from brokerset_broker.tables.reset_fences import ResetFences
 from brokerset_formats import fastjson
-from brokerset_formats.config import ConsumerOffsets, DataVersion
+from brokerset_formats.config import ConsumerOffsets, DataVersion, LightOffsets
+from brokerset_formats.names import TRANSACTION_GROUP
 from brokerset_runtime.clock import Clock
 
 log = structlog.get_logger(__name__)
@@ -26,6 +27,10 @@ VERSION_STEP = 500
 
 QUEUE_ID_MAX = 65_535
 """A larger queue id is no queue: the commit is ignored."""
+
+BROKER = "broker"
+"""Client of commits that the broker itself makes. The progress of transactions is its own: a client that
+moved it would have open ones never checked again."""
 
 PRETTY_KEYS_MAX = 1_000
 """Above so many keys the file is written on one line, which is a hundred times quicker."""
@@ -61,12 +66,19 @@ class OffsetManager:
         self._held: dict[str, int] = {}
         path = settings.current.store_path_root_dir / "config" / "consumerOffset.json"
         self._file = ConfigFile(path, self._encoder)
+        self._light_file = ConfigFile(path.with_name("lmqConsumerOffset.json"), self._light_encoder)
+        """Java has this one instead with `enableLmq`; here both are written then."""
+        self._has_light = settings.current.enable_lmq
 
     # -- file ---------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Read the file. Raises `ConfigDamaged`."""
-        saved = self._file.load(ConsumerOffsets.decode)
+        """Read the file that was written last. Raises `ConfigDamaged`."""
+        saved: ConsumerOffsets | None
+        if self._light_file.changed_ns > self._file.changed_ns:
+            saved = self._light_file.load(LightOffsets.decode)
+        else:
+            saved = self._file.load(ConsumerOffsets.decode)
         if saved is not None:
             self.replace_all(saved)
         log.info("loaded consumer offsets", keys=len(self._offsets))
@@ -74,10 +86,15 @@ class OffsetManager:
     def persist(self) -> None:
         """Write the file now, in this thread."""
         self._watch_broadcasts()
+        if self._has_light:
+            self._light_file.persist()
         self._file.persist()
 
     async def saved(self) -> None:
         """Return when every commit so far is on the disk."""
+        if self._has_light and self._file.unsaved:
+            self._light_file.touch()
+            await self._light_file.saved()
         await self._file.saved()
 
     async def run(self) -> None:
@@ -86,7 +103,7 @@ class OffsetManager:
             await asyncio.sleep(self._settings.current.flush_consumer_offset_interval / 1000)
             self._watch_broadcasts()
             try:
-                await self._file.saved()
+                await self.saved()
             except OSError as error:
                 log.error("consumer offsets cannot be written", reason=str(error))
 
@@ -100,12 +117,14 @@ class OffsetManager:
         """
         if offset < 0 or not 0 <= queue_id <= QUEUE_ID_MAX or self.frozen:
             return False
+        if group == TRANSACTION_GROUP and client != BROKER:
+            return False
         key = f"{topic}@{group}"
         if self._held and self.is_held(group, topic):
             return True
         if self._resets and queue_id in self._resets.get(key, ()):
             return True
-        if self._reset_fences and self._reset_fences.ignores(key, queue_id, offset):
+        if self._reset_fences.by_key and self._reset_fences.ignores(key, queue_id, offset):
             return True
         table = self._offsets.get(key)
         if table is None:
@@ -187,16 +206,18 @@ class OffsetManager:
 
     def must_move(self, group: str, topic: str, queue_id: int, pulled_from: int) -> bool:
         """Whether a pull has to be answered with a reset. If not, it may show that its consumer has moved."""
+        if not self._resets and not self._reset_fences.by_key:  # what nearly every pull finds
+            return False
         if self.has_reset(group, topic, queue_id):
             return True
-        if self._reset_fences:
-            self._reset_fences.pulled(f"{topic}@{group}", queue_id, pulled_from)
+        self._reset_fences.pulled(f"{topic}@{group}", queue_id, pulled_from)
         return False
 
     def ignores_commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         """Whether a commit of `offset` would be ignored, because it comes from before a reset."""
         return self.has_reset(group, topic, queue_id) or (
-            bool(self._reset_fences) and self._reset_fences.ignores(f"{topic}@{group}", queue_id, offset)
+            bool(self._reset_fences.by_key)
+            and self._reset_fences.ignores(f"{topic}@{group}", queue_id, offset)
         )
 
     def take_reset(
@@ -208,13 +229,13 @@ class OffsetManager:
         nothing leaves it out.
         """
         if not self._resets:
-            if self._reset_fences and pulled_from is not None:
+            if self._reset_fences.by_key and pulled_from is not None:
                 self._reset_fences.pulled(f"{topic}@{group}", queue_id, pulled_from)
             return None
         key = f"{topic}@{group}"
         table = self._resets.get(key)
         if table is None or queue_id not in table:
-            if self._reset_fences and pulled_from is not None:
+            if self._reset_fences.by_key and pulled_from is not None:
                 self._reset_fences.pulled(key, queue_id, pulled_from)
             return None
         if self.frozen or self.is_held(group, topic):
@@ -270,7 +291,7 @@ class OffsetManager:
     def put(self, offsets: Mapping[str, Mapping[int, int]]) -> None:
         """Set offsets that the log has."""
         for key, queues in offsets.items():
-            if self._reset_fences:
+            if self._reset_fences.by_key:
                 for queue_id, offset in queues.items():
                     self._reset_fences.was_set(key, queue_id, offset)
             table = self._offsets.get(key)
@@ -389,10 +410,17 @@ class OffsetManager:
             self.commit(group, topic, queue_id, offset, "broadcast")
 
     def _encoder(self) -> Callable[[], bytes]:
+        return _encoder_of(self.table())
+
+    def _light_encoder(self) -> Callable[[], bytes]:
         table = self.table()
-        if len(table.offsets) + len(table.pull_offsets) <= PRETTY_KEYS_MAX:
-            return table.encode
-        return lambda: fastjson.dumps(table.to_json())
+        return _encoder_of(LightOffsets(table.data_version, table.offsets, table.pull_offsets))
+
+
+def _encoder_of(table: ConsumerOffsets) -> Callable[[], bytes]:
+    if len(table.offsets) + len(table.pull_offsets) <= PRETTY_KEYS_MAX:
+        return table.encode
+    return lambda: fastjson.dumps(table.to_json())
 
 
 def is_replicated(key: str) -> bool:

@@ -19,37 +19,35 @@ FENCES_MAX = 100_000
 
 
 class ResetFences:
-    """By `topic@group` and queue id: where the consumer has to go on. False when there is none."""
+    """By `topic@group` and queue id: where the consumer has to go on, and until when that counts."""
 
-    __slots__ = ("_clock", "_count", "_fences")
+    __slots__ = ("_clock", "_count", "by_key")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._fences: dict[str, dict[int, tuple[int, float]]] = {}
+        self.by_key: dict[str, dict[int, tuple[int, float]]] = {}
+        """Empty most of the time: look at it before anything else is called."""
         self._count = 0
-
-    def __bool__(self) -> bool:
-        return bool(self._fences)
 
     def put(self, key: str, queue_id: int, offset: int) -> None:
         """The consumer of the queue was sent `offset` just now."""
-        queues = self._fences.get(key)
+        queues = self.by_key.get(key)
         if queues is None or queue_id not in queues:
             if self._count >= FENCES_MAX:
                 self._drop_old()
             if self._count >= FENCES_MAX:
                 return
             self._count += 1
-        self._fences.setdefault(key, {})[queue_id] = (offset, self._clock.monotonic() + FENCE_SECONDS)
+        self.by_key.setdefault(key, {})[queue_id] = (offset, self._clock.monotonic() + FENCE_SECONDS)
 
     def has(self, key: str, queue_id: int) -> bool:
         """Whether the queue is fenced."""
-        return queue_id in self._fences.get(key, ())
+        return queue_id in self.by_key.get(key, ())
 
     def ignores(self, key: str, queue_id: int, offset: int) -> bool:
         """Whether a commit of `offset` comes from before the reset. The offset of the reset itself ends the
         fence."""
-        fence = self._fences.get(key, {}).get(queue_id)
+        fence = self.by_key.get(key, {}).get(queue_id)
         if fence is None:
             return False
         if offset != fence[0] and self._clock.monotonic() < fence[1]:
@@ -59,40 +57,40 @@ class ResetFences:
 
     def pulled(self, key: str, queue_id: int, queue_offset: int) -> None:
         """A consumer pulls from `queue_offset`: where the reset is, it has moved."""
-        fence = self._fences.get(key, {}).get(queue_id)
+        fence = self.by_key.get(key, {}).get(queue_id)
         if fence is not None and (queue_offset == fence[0] or self._clock.monotonic() >= fence[1]):
             self.drop(key, queue_id)
 
     def was_set(self, key: str, queue_id: int, offset: int) -> None:
         """An administrator set the offset: to another one than the reset, and the fence protects nothing
         more."""
-        fence = self._fences.get(key, {}).get(queue_id)
+        fence = self.by_key.get(key, {}).get(queue_id)
         if fence is not None and offset != fence[0]:
             self.drop(key, queue_id)
 
     def drop(self, key: str, queue_id: int) -> None:
         """Let commits of the queue count again; without a fence nothing happens."""
-        queues = self._fences.get(key)
+        queues = self.by_key.get(key)
         if queues is None or queues.pop(queue_id, None) is None:
             return
         self._count -= 1
         if not queues:
-            del self._fences[key]
+            del self.by_key[key]
 
     def drop_key(self, key: str) -> None:
         """Drop all fences of a topic and group."""
-        self._count -= len(self._fences.pop(key, ()))
+        self._count -= len(self.by_key.pop(key, ()))
 
     def clear(self) -> None:
         """Drop all fences."""
-        self._fences.clear()
+        self.by_key.clear()
         self._count = 0
 
     def _drop_old(self) -> None:
         now = self._clock.monotonic()
         old = [
             (key, queue_id)
-            for key, queues in self._fences.items()
+            for key, queues in self.by_key.items()
             for queue_id, (_, until) in queues.items()
             if now >= until
         ]

@@ -16,6 +16,7 @@ from brokerset_broker.tables.config_table import ConfigTable
 from brokerset_broker.tables.metadata.records import METADATA_TOPIC
 from brokerset_formats import names
 from brokerset_formats.config import Permission, TopicConfig, TopicTable
+from brokerset_formats.light_queues import is_light
 from brokerset_protocol.codes import ResponseCode
 from brokerset_protocol.errors import Rejected
 from brokerset_runtime.clock import Clock
@@ -28,6 +29,9 @@ READ_WRITE_INHERIT = READ_WRITE | Permission.INHERIT
 
 QUEUES_MAX = 16_384
 """Queues of one topic; a request for more is refused. Each used queue has files of its own."""
+
+LIGHT_MAX = 100_000
+"""Light queues whose settings, all the same, are kept as objects; the table is emptied when it is full."""
 
 Listener = Callable[[tuple[TopicConfig, ...]], None]
 """Gets the topics that were created or changed; nothing means that topics were deleted."""
@@ -90,6 +94,8 @@ class TopicManager(ConfigTable[TopicConfig]):
         self._settings = settings
         self._clock = clock
         self._listeners: list[Listener] = []
+        self._has_light = settings.current.enable_lmq
+        self._light: dict[str, TopicConfig] = {}
         self.frozen = False
         """Whether topics come into being by the log alone, because this broker follows a master."""
         self.on_created: Callable[[TopicConfig], bool] | None = None
@@ -117,6 +123,17 @@ class TopicManager(ConfigTable[TopicConfig]):
         log.info("loaded topics", topics=len(self.items), counter=self._version.counter)
 
     # -- queries ------------------------------------------------------------------------------------------
+
+    def get(self, name: str) -> TopicConfig | None:
+        """The settings of a topic, `None` if this broker does not have it. Light queues need not be made."""
+        config = self.items.get(name)
+        if config is None and self._has_light and is_light(name):
+            config = self._light.get(name)
+            if config is None:
+                if len(self._light) >= LIGHT_MAX:
+                    self._light.clear()
+                config = self._light[name] = _topic(name, 1)
+        return config
 
     def table(self) -> TopicTable:
         """Everything, as it is now: later changes do not show in it."""

@@ -8,7 +8,7 @@ master begins where its last poll of the old one was, some seconds before.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
@@ -116,7 +116,9 @@ class Progress:
         steps = [Step(min(step.queue_offset, queue_offset), step.read_ms) for step in self.steps]
         return self._with(steps[:-1], steps[-1])
 
-    def _with(self, older: Iterable[Step], current: Step) -> Progress:
+    def _with(self, older: Sequence[Step], current: Step) -> Progress:
+        if len(self.steps) == 1 and not older and not self.roll_lag_ms:
+            return Progress((current,))  # the usual case, for each message that is taken
         kept: list[Step] = []
         for step in sorted(older, key=lambda step: (-step.queue_offset, -step.read_ms)):
             if not current.covers(step) and not any(other.covers(step) for other in kept):

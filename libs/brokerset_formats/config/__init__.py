@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from brokerset_formats.config.groups import GroupTable, SubscriptionGroupConfig
 from brokerset_formats.config.kv import KvConfig
-from brokerset_formats.config.offsets import ConsumerOffsets, DelayOffsets, offset_key, split_offset_key
+from brokerset_formats.config.offsets import (
+    ConsumerOffsets,
+    DelayOffsets,
+    LightOffsets,
+    offset_key,
+    split_offset_key,
+)
 from brokerset_formats.config.topics import Permission, TopicConfig, TopicTable
 from brokerset_formats.config.versions import DataVersion
 
@@ -18,6 +24,7 @@ __all__ = [
     "DelayOffsets",
     "GroupTable",
     "KvConfig",
+    "LightOffsets",
     "Permission",
     "SubscriptionGroupConfig",
     "TopicConfig",

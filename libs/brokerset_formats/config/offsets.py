@@ -11,6 +11,7 @@ from brokerset_formats.config.fields import ConfigFile
 from brokerset_formats.config.versions import DataVersion
 from brokerset_formats.errors import FormatError
 from brokerset_formats.lazy_dataclasses import dataclass
+from brokerset_formats.light_queues import QUEUE_ID, is_light
 
 _SEPARATOR = "@"
 
@@ -66,6 +67,35 @@ class ConsumerOffsets(ConfigFile):
             _from_json(fields, "offsetTable"),
             _from_json(fields, "pullOffsetTable"),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class LightOffsets(ConsumerOffsets):
+    """lmqConsumerOffset.json, which Java has instead of consumerOffset.json when `enableLmq` is true.
+
+    Groups of light queues have a table of their own there, `topic@group` -> offset.
+    """
+
+    def to_json(self) -> dict[str, object]:
+        """See `ConfigFile`."""
+        light = {key: queues for key, queues in self.offsets.items() if _is_of_light_group(key)}
+        others = {key: queues for key, queues in self.offsets.items() if key not in light}
+        table = ConsumerOffsets(self.data_version, others, self.pull_offsets).to_json()
+        found = {key: queues[QUEUE_ID] for key, queues in light.items() if QUEUE_ID in queues}
+        return {**table, "lmqOffsetTable": found}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, object]) -> Self:
+        offsets = _from_json(fields, "offsetTable")
+        for key, offset in json_fields.get_object(fields, "lmqOffsetTable").items():
+            if type(offset) is not int:
+                raise FormatError(f"lmqOffsetTable.{key[:200]} is no number")
+            offsets[key] = {QUEUE_ID: offset}
+        return cls(DataVersion.of_table(fields), offsets, _from_json(fields, "pullOffsetTable"))
+
+
+def _is_of_light_group(key: str) -> bool:
+    return is_light(key.partition(_SEPARATOR)[2])
 
 
 def _to_json(table: Mapping[str, QueueOffsets]) -> dict[str, object]:

@@ -41,6 +41,8 @@ class SearchOffset(Header):
     queue_id: Int
     timestamp: Long
     boundary_type: str | None = None
+    lite_topic: str | None = None
+    """Searches the lite topic of this name, whose parent is `topic`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

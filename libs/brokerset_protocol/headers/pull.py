@@ -25,6 +25,7 @@ class PullKey:
     EXPRESSION_TYPE: Final = "expressionType"
     MAX_MSG_BYTES: Final = "maxMsgBytes"
     REQUEST_SOURCE: Final = "requestSource"
+    LITE_TOPIC: Final = "liteTopic"
     PROXY_FORWARD_CLIENT_ID: Final = "proxyFrowardClientId"  # Java's spelling
 
 
@@ -72,6 +73,8 @@ class PullMessage(Header):
     expression_type: str | None = None
     max_msg_bytes: Int | None = None
     request_source: Int | None = None
+    lite_topic: str | None = None
+    """Reads the lite topic of this name, whose parent is `topic`."""
     proxy_forward_client_id: str | None = field(default=None, metadata=wire(PullKey.PROXY_FORWARD_CLIENT_ID))
 
 

@@ -85,10 +85,10 @@ class Client:
         command.binary = binary
         return await self.connection.call(command, 20)
 
-    async def create_topic(self, topic: str, queues: int = 4, perm: int = 6) -> None:
+    async def create_topic(self, topic: str, queues: int = 4, perm: int = 6, *, attributes: str = "") -> None:
         reply = await self.call(
             17, topic=topic, defaultTopic="TBW102", readQueueNums=queues, writeQueueNums=queues, perm=perm,
-            topicFilterType="SINGLE_TAG", topicSysFlag=0, order="false",
+            topicFilterType="SINGLE_TAG", topicSysFlag=0, order="false", attributes=attributes,
         )  # fmt: skip
         assert reply.code == 0, reply.remark
 

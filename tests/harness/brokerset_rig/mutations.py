@@ -77,6 +77,13 @@ def _messages() -> list[Request]:
         keys + f"MSG_TYPE\x01reply\x02CORRELATION_ID\x011\x02REPLY_TO_CLIENT\x01{CLIENT}\x02TTL\x013000\x02"
     )
     send = wire.send_ext(TOPIC, 0, keys)
+    half = "UNIQ_KEY\x01AC11000100010001000100010001\x02TRAN_MSG\x01true\x02PGROUP\x01p\x02"
+    end = {
+        "producerGroup": "p",
+        "tranStateTableOffset": "0",
+        "commitLogOffset": "0",
+        "msgId": "AC11000100010001000100010001",
+    }
     long_names = {"producerGroup": "p", "topic": TOPIC, "defaultTopic": "TBW102", "defaultTopicQueueNums": "4", "queueId": "0", "sysFlag": "0",
                   "bornTimestamp": "1", "flag": "0", "properties": keys, "reconsumeTimes": "0", "unitMode": "false", "batch": "false"}  # fmt: skip
     return [
@@ -84,6 +91,11 @@ def _messages() -> list[Request]:
         Request(wire.SEND_V2, send, b"x" * 300),
         Request(wire.SEND_V2, wire.send_ext(TOPIC, 0, "DELAY\x011\x02"), b"later"),
         Request(wire.SEND_V2, {**wire.send_ext("%RETRY%" + GROUP, 0, "RETRY_TOPIC\x01fuzz\x02"), "j": "17", "l": "16"}, b"again"),
+        Request(wire.SEND_V2, wire.send_ext(TOPIC, 0, "INNER_MULTI_DISPATCH\x01%LMQ%a,%LMQ%b\x02INNER_MULTI_QUEUE_OFFSET\x010,1\x02"), b"light"),
+        Request(wire.SEND_V2, wire.send_ext(TOPIC, 0, "__LITE_TOPIC\x01child\x02"), b"lite"),
+        Request(wire.SEND_V2, wire.send_ext(TOPIC, 0, "_SYS_MSG_PRIORITY_\x013\x02"), b"urgent"),
+        Request(wire.PULL, wire.pull_ext("%LMQ%a", 0, 0)),
+        Request(wire.PULL, {**wire.pull_ext(TOPIC, 0, 0), "liteTopic": "child"}),
         Request(320, wire.send_ext(TOPIC, 1, "WAIT\x01true\x02", batch=True), item * 3),
         Request(wire.PULL, wire.pull_ext(TOPIC, 0, 0)),
         Request(wire.PULL, wire.pull_ext(TOPIC, 0, 1 << 40, suspend_ms=1000)),
@@ -91,10 +103,12 @@ def _messages() -> list[Request]:
         Request(36, {"offset": "0", "group": GROUP, "delayLevel": "0", "originMsgId": "x", "originTopic": TOPIC, "maxReconsumeTimes": "16"}),
         Request(12, {"topic": TOPIC, "key": "k", "maxNum": "8", "beginTimestamp": "0", "endTimestamp": "99999999999999"}),
         Request(33, {"offset": "0"}),
-        Request(37, {"producerGroup": "p", "tranStateTableOffset": "0", "commitLogOffset": "0", "commitOrRollback": "8"}),
         Request(324, {**long_names, "topic": REPLY_TOPIC, "properties": asked}, b"reply"),
         Request(325, wire.send_ext(REPLY_TOPIC, 0, asked), b"reply"), Request(324, long_names, b"nobody asked"),
         Request(326, {**long_names, "bornHost": "127.0.0.1:1", "storeHost": "127.0.0.1:2", "storeTimestamp": "1", "properties": asked}, b"reply"),
+        Request(wire.SEND_V2, {**wire.send_ext(TOPIC, 0, half), "f": "4"}, b"half"),
+        Request(37, {**end, "commitOrRollback": "8"}), Request(37, {**end, "commitOrRollback": "12", "fromTransactionCheck": "true"}),
+        Request(323, {"topic": "TRANS_CHECK_MAX_TIME_TOPIC", "msgId": "7F00000100002A9F0000000000000000"}),
         Request(370, {"topic": TOPIC, "recallHandle": "x"}),
     ]  # fmt: skip
 

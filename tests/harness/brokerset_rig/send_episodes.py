@@ -37,6 +37,10 @@ class Setup:
     replicated: bool = False
     """Whether answers wait for replicas, which an episode lets confirm; hosts of clients may be forwarded."""
 
+    light_queues: bool = False
+    """Whether messages are put into light queues, of which there may be two."""
+
+    other_types_refused: bool = False
     in_flight_max: int = 8192
     write_buffer_high: int = 1024 * 1024
     outgoing_max: int = 64 * 1024 * 1024
@@ -144,6 +148,8 @@ def draw_setup(source: random.Random) -> Setup:
         body_max=choose((500, 5_000, 20_000)),
         sync_flush=sometimes() < 0.2,
         replicated=sometimes() < 0.25,
+        light_queues=sometimes() < 0.5,
+        other_types_refused=sometimes() < 0.05,
         in_flight_max=5 if limited else 8192,
         write_buffer_high=choose((500, 3_000)) if limited else 1024 * 1024,
         outgoing_max=choose((4_000, 1 << 20)) if limited else 64 * 1024 * 1024,

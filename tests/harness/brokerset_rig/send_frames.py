@@ -41,6 +41,8 @@ SPECIAL: Final = (
     ("TRAN_MSG", "true"), ("TRAN_MSG", "false"), ("TRAN_MSG", "TRUE"), ("PGROUP", "pg"),
     ("POP_CK", "1 2 3"), ("POP_CK_OFFSET", "1"), ("__CRC32#", "123456789"), ("__CRC32#", ""),
     ("CLUSTER", "other"), ("MSG_REGION", "other"), ("TRACE_ON", "false"), ("INNER_NUM", "3"), ("INNER_BASE", "1"),
+    ("INNER_MULTI_DISPATCH", "%LMQ%a"), ("INNER_MULTI_DISPATCH", "%LMQ%a,%LMQ%b"), ("INNER_MULTI_DISPATCH", "%LMQ%b"),
+    ("_SYS_MSG_PRIORITY_", "0"), ("_SYS_MSG_PRIORITY_", "9"), ("_SYS_MSG_PRIORITY_", "x"),
     ("INNER_MULTI_DISPATCH", "q"), ("INNER_MULTI_QUEUE_OFFSET", "1"), ("REPLY_TO_CLIENT", "c"), ("__LITE_TOPIC", "l"),
     ("WAIT", "false"), ("WAIT", "true"), ("WAIT", "False"), ("__SHARDINGKEY", "k"), ("RETRY_TOPIC", "t"),
     ("ORDER_STAMP", "1,2,3"), ("ORDER_STAMP", "x"), ("KEYS", ""), ("TAGS", ""), ("UNIQ_KEY", ""), ("", "v"), ("", ""),

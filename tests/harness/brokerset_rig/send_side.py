@@ -148,6 +148,8 @@ class SendSide(Broker):
             mapped_file_size_commit_log=setup.commit_log_bytes, mapped_file_size_consume_queue=20 * setup.queue_units,
             message_index_enable=setup.index, max_hash_slot_num=setup.index_slots, max_index_num=setup.index_units, max_message_size=setup.body_max,
             enabled_append_prop_crc=setup.appends_crc, flush_disk_type="SYNC_FLUSH" if setup.sync_flush else "ASYNC_FLUSH", sync_flush_timeout=50,
+            enable_lmq=setup.light_queues, enable_multi_dispatch=setup.light_queues, max_lmq_consume_queue_num=2,
+            refuse_other_message_types=setup.other_types_refused,
             enable_controller_mode=setup.replicated, controller_addr="127.0.0.1:9878" if setup.replicated else "",
         )  # fmt: skip
         super().__init__(settings, clock=clock, limits=ServerLimits(connection=limits))

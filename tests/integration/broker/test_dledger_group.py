@@ -589,3 +589,38 @@ def _queues(*queues: tuple[int, int, str], version: int) -> bytes:
 
 def _stamp(partition: int, sequence: int) -> dict[str, str]:
     return {"ORDER_STAMP": OrderStamp(partition, 7, "p", 1, sequence).encode()}
+
+
+async def test_light_queues_go_on_with_their_numbers_after_the_leader_has_crashed(tmp_path: Path) -> None:
+    """Every member dispatches to them what is committed; an expired lite topic begins again everywhere."""
+    light: dict[str, Any] = {"enable_lmq": True, "enable_multi_dispatch": True}
+    async with group(tmp_path, **light) as members:
+        first = await members.leader()
+        async with client_of(first) as client:
+            await client.create_topic("t", attributes="+message.type=LITE")
+            for number in range(9):
+                named = "%LMQ%a" if number % 3 else "%LMQ%a,%LMQ%b"
+                assert (
+                    await client.send("t", b"%d" % number, properties={"INNER_MULTI_DISPATCH": named})
+                ).code == 0
+            assert (await client.send("t", b"lite", properties={"__LITE_TOPIC": "x"})).code == 0
+        await members.equal()
+        await members.crash(next(each for each, broker in members.brokers.items() if broker is first))
+
+        second = await members.leader()
+        async with client_of(second) as client:
+            assert bodies(await client.pull("%LMQ%a", 0)) == [b"%d" % number for number in range(9)]
+            await client.send("t", b"9", properties={"INNER_MULTI_DISPATCH": "%LMQ%b"})
+            in_b = await client.pull("%LMQ%b", 0)
+            assert bodies(in_b) == [b"0", b"3", b"6", b"9"]
+            assert b"INNER_MULTI_QUEUE_OFFSET\x013\x02" in in_b.body
+            assert (await client.call(RequestCode.DELETE_TOPIC_IN_BROKER, topic="%LMQ%$t$x")).code == 0
+            assert (await client.send("t", b"again", properties={"__LITE_TOPIC": "x"})).code == 0
+            assert bodies(await client.pull("t", 0, liteTopic="x")) == [b"again"]
+        await members.equal()
+        for broker in members.brokers.values():
+            assert [broker.store.queue_max(name, 0) for name in ("%LMQ%a", "%LMQ%b", "%LMQ%$t$x")] == [
+                9,
+                4,
+                1,
+            ]

@@ -163,10 +163,12 @@ async def test_a_group_is_suspended_and_resumed(tmp_path: Path) -> None:
             suspended = await here.run("suspend", "g", "--yes")
             await here.send(b"b")
             assert here.got == [b"a"]
+            described = await here.run("describe", "g")
             resumed = await here.run("resume", "g")
             await until(lambda: here.got == [b"a", b"b"])
         unknown = await here.run("suspend", "nobody", "--yes")
 
+    assert "It is suspended at 127.0.0.1:" in described.output
     assert (suspended.exit_code, resumed.exit_code, unknown.exit_code) == (0, 0, 1)
 
 

@@ -153,7 +153,7 @@ def test_a_closed_pipe_ends_consuming_and_what_nobody_saw_is_not_consumed(cli: C
 
 def test_topics_and_groups_are_made_shown_and_deleted(cli: Cli) -> None:
     cli.until_healthy()
-    cli("topic", "create", "bills", "--queues", "3")
+    cli("topic", "create", "bills", "--queues", "3", "--type", "fifo")
     cli("group", "create", "payers", "--retries", "2")
 
     assert "exists already" in cli("topic", "create", "bills", code=1).stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -10,10 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 
 from brokerset_broker.app import Broker
+from brokerset_cli.consuming import parse_start, take
+from brokerset_cli.main import main
+from brokerset_cli.requests import replying
 from brokerset_client import (
     Answer,
+    ClientClosed,
     ClientInstance,
     ConsumeFromWhere,
     Message,
@@ -30,10 +36,14 @@ from brokerset_client import (
     is_request,
     reply_message,
 )
+from brokerset_client import instance as instance_module
 from brokerset_formats.properties import Property
 from brokerset_formats.records import SysFlag
+from brokerset_protocol.codes import RequestCode
 from brokerset_rig.local_servers import HOST, running_broker, running_name_server
 from brokerset_rig.waiting import until
+
+from .fake_broker import FakeCluster, say_nothing
 
 REPLIES = "DefaultCluster_REPLY_TOPIC"
 
@@ -55,22 +65,24 @@ class Servers:
         await self._stack.aclose()
 
     @asynccontextmanager
-    async def broker(self, name: str = "broker-a", **changes: Any) -> AsyncIterator[Broker]:
-        """A broker with the topic `t` that the name server knows."""
+    async def broker(
+        self, name: str = "broker-a", *, topic: str = "t", **changes: Any
+    ) -> AsyncIterator[Broker]:
+        """A broker with a topic, both of which the name server knows."""
         settings = {"namesrv_addr": self.namesrv, "broker_name": name, **changes}
         async with running_broker(self.folder / name, **settings) as broker:
-            broker.topics.update(TopicConfig("t", 1, 1))
+            broker.topics.update(TopicConfig(topic, 1, 1))
             await until(lambda: broker.registrar.registered)
-            await self.routed(name, f"{HOST}:{broker.port}")
+            await self.routed(topic, name, f"{HOST}:{broker.port}")
             yield broker
 
-    async def routed(self, name: str, address: str) -> None:
-        """Wait until the name server knows `t` on a broker at an address."""
+    async def routed(self, topic: str, name: str, address: str) -> None:
+        """Wait until the name server knows a topic on a broker at an address."""
         async with ClientInstance(self.namesrv) as instance:
 
             async def known() -> bool:
                 try:
-                    return (await instance.route("t", fresh=True)).master(name) == address
+                    return (await instance.route(topic, fresh=True)).master(name) == address
                 except Exception:
                     return False
 
@@ -119,7 +131,6 @@ async def test_a_request_gets_its_reply(servers: Servers) -> None:
         return Answer(b"re:" + request.body, "A", ("k",), {"own": "1"})
 
     async with (
-        servers,
         servers.broker(),
         servers.replier(answer),
         servers.producer() as producer,
@@ -147,7 +158,6 @@ async def test_many_requests_of_many_clients_get_their_own_replies(servers: Serv
         return b"re:" + request.body
 
     async with (
-        servers,
         servers.broker("broker-a"),
         servers.broker("broker-b"),
         servers.replier(answer) as replier,
@@ -174,7 +184,7 @@ async def test_a_large_reply_comes_compressed_and_is_opened(servers: Servers) ->
     async def answer(_: MessageView) -> bytes:
         return body
 
-    async with servers, servers.broker(), servers.replier(answer), servers.producer() as producer:
+    async with servers.broker(), servers.replier(answer), servers.producer() as producer:
         reply = await producer.request(Message(topic="t", body=b"x"), 10)
 
         assert reply.body == body
@@ -196,7 +206,6 @@ async def test_without_a_reply_the_request_times_out_and_is_consumed_all_the_sam
             replied.append(error)
 
     async with (
-        servers,
         servers.broker(),
         servers.producer("r") as replier_producer,
         servers.replier(answer),
@@ -219,7 +228,7 @@ async def test_a_reply_to_a_client_that_has_gone_is_refused_and_stored_once(serv
     async def keep(request: MessageView) -> None:
         requests.append(request)
 
-    async with servers, servers.broker("broker-a"), servers.broker("broker-b"), servers.replier(keep):
+    async with servers.broker("broker-a"), servers.broker("broker-b"), servers.replier(keep):
         async with servers.producer() as producer:
             asking = asyncio.create_task(producer.request(Message(topic="t", body=b"x"), 1.0))
             await until(lambda: requests)
@@ -243,7 +252,7 @@ async def test_a_message_that_is_no_request_gets_no_reply(servers: Servers) -> N
         seen.append(request)
         return b"reply"
 
-    async with servers, servers.broker(), servers.replier(answer) as replier, servers.producer() as producer:
+    async with servers.broker(), servers.replier(answer) as replier, servers.producer() as producer:
         await producer.send(Message(topic="t", body=b"x"))
         await until(lambda: seen)
         with pytest.raises(NotARequest, match="no property REPLY_TO_CLIENT, CORRELATION_ID"):
@@ -259,30 +268,28 @@ async def test_a_reply_comes_over_whichever_broker_it_is_sent_to(servers: Server
     requests: asyncio.Queue[MessageView] = asyncio.Queue()
 
     async with (
-        servers,
         servers.broker("broker-a"),
-        servers.broker("broker-b") as second,
+        servers.broker("broker-b", topic="other"),
         servers.replier(requests.put),
         servers.producer("r") as other,
+        servers.producer() as producer,
     ):
-        second.topics.delete("t")
-        async with servers.producer() as producer:
-            for name in ("broker-a", "broker-b"):
-                asking = asyncio.create_task(producer.request(
-                    Message(topic="t", body=b"x"), 10, queue=MessageQueue("t", "broker-a", 0)
-                ))  # fmt: skip
-                request = await requests.get()
-                made = reply_message(request, name.encode())
-                await other.send(made, queue=MessageQueue(REPLIES, name, 0))
+        for name in ("broker-a", "broker-b"):
+            asking = asyncio.create_task(producer.request(
+                Message(topic="t", body=b"x"), 10, queue=MessageQueue("t", "broker-a", 0)
+            ))  # fmt: skip
+            request = await requests.get()
+            made = reply_message(request, name.encode())
+            await other.send(made, queue=MessageQueue(REPLIES, name, 0))
 
-                assert (await asking).body == name.encode()
+            assert (await asking).body == name.encode()
 
 
-async def test_a_reply_that_comes_after_the_requests_master_has_gone_is_delivered(servers: Servers) -> None:
+async def test_a_reply_after_the_requests_master_has_gone_is_delivered(servers: Servers) -> None:
     """The client makes itself known to the new master while it waits, though it sends nothing."""
     requests: asyncio.Queue[MessageView] = asyncio.Queue()
 
-    async with servers, servers.producer("r") as other, servers.producer() as producer:
+    async with servers.producer("r") as other, servers.producer() as producer:
         async with servers.broker(), servers.replier(requests.put):
             asking = asyncio.create_task(producer.request(Message(topic="t", body=b"x"), 20))
             request = await requests.get()
@@ -294,7 +301,7 @@ async def test_a_reply_that_comes_after_the_requests_master_has_gone_is_delivere
 
 async def test_a_request_that_cannot_be_sent_fails_as_a_send(servers: Servers) -> None:
     """No reply is waited for then, and nothing is left behind."""
-    async with servers, servers.broker(max_message_size=1000), servers.producer() as producer:
+    async with servers.broker(max_message_size=1000), servers.producer() as producer:
         with pytest.raises(RequestRefused, match="body length limit 1000B"):
             await producer.request(Message(topic="t", body=os.urandom(2000)), 10)
 
@@ -304,7 +311,6 @@ async def test_a_request_that_cannot_be_sent_fails_as_a_send(servers: Servers) -
 async def test_replies_need_not_be_stored(servers: Servers) -> None:
     """`storeReplyMessageEnable=false`: they are passed on all the same."""
     async with (
-        servers,
         servers.broker(store_reply_message_enable=False),
         servers.replier(echo),
         servers.producer() as producer,
@@ -325,10 +331,82 @@ async def test_a_handler_that_fails_gets_the_request_again(servers: Servers) -> 
         return b"second"
 
     async with (
-        servers,
         servers.broker(message_delay_level="1s 1s 1s"),
         servers.replier(answer),
         servers.producer() as producer,
     ):
         assert (await producer.request(Message(topic="t", body=b"x"), 20)).body == b"second"
         assert tries == [0, 1]
+
+
+async def test_closing_a_producer_fails_the_requests_that_wait(servers: Servers) -> None:
+    """At once, also when its connections are shared and live on."""
+    requests: asyncio.Queue[MessageView] = asyncio.Queue()
+
+    async with (
+        servers.broker(),
+        servers.replier(requests.put),
+        ClientInstance(servers.namesrv) as instance,
+    ):
+        async with Producer("p", instance=instance) as producer:
+            asking = asyncio.create_task(producer.request(Message(topic="t", body=b"x"), 60))
+            await requests.get()
+
+        with pytest.raises(ClientClosed, match="closed before a reply came"):
+            await asking
+        assert len(instance.replies) == 0
+
+
+async def test_a_broker_that_is_silent_holds_requests_up_for_a_moment_only(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client waits for it once, for as long as `ANNOUNCE_SECONDS`, and not again while it stays silent."""
+    monkeypatch.setattr(instance_module, "ANNOUNCE_SECONDS", 0.2)
+    good, silent = await cluster.add_broker("a"), await cluster.add_broker("b")
+    silent.script(RequestCode.HEART_BEAT, *[say_nothing] * 9)
+    async with ClientInstance(cluster.namesrv) as instance:
+        instance.add_producer("p")
+        loop = asyncio.get_running_loop()
+        took, known = [], []
+        for _ in range(3):
+            began = loop.time()
+            known.append(await instance.announce([good.address, silent.address]))
+            took.append(loop.time() - began)
+
+        assert known == [False, False, False]
+        assert took[0] >= 0.19
+        assert took[1] < 0.1
+        assert took[2] < 0.1
+        assert await instance.announce([good.address])
+        assert len(good.seen(RequestCode.HEART_BEAT)) == 1
+
+
+async def test_the_command_line_asks_and_replies(servers: Servers) -> None:
+    """`request` shows the reply of `consume --reply`, as text and as JSON; without one it says what to do."""
+
+    def ask(*options: str) -> Result:
+        return CliRunner().invoke(main, ["request", "t", "ping", "--namesrv", servers.namesrv, *options])
+
+    async with servers.broker(), ClientInstance(servers.namesrv) as instance:
+        async with replying(instance, "re:{body}") as answer:
+            taking = asyncio.create_task(
+                take(
+                    instance,
+                    "t",
+                    "cli",
+                    start=parse_start("earliest"),
+                    handle=lambda _: None,
+                    count=2,
+                    answer=answer,
+                )
+            )
+            text = await asyncio.to_thread(ask)
+            record = await asyncio.to_thread(ask, "--json")
+            await taking
+        unanswered = await asyncio.to_thread(ask, "--timeout", "0.2")
+
+    assert (text.exit_code, text.stdout.splitlines()[-1]) == (0, "re:ping")
+    assert json.loads(record.stdout.splitlines()[-1])["body"] == "re:ping"
+    assert unanswered.exit_code == 1
+    assert "no reply came in 0.2 s" in unanswered.output
+    assert "brokerset consume t --reply TEXT" in unanswered.output

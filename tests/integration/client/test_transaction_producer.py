@@ -475,6 +475,31 @@ async def test_a_check_of_running_work_waits_for_its_end(cluster: FakeCluster) -
     assert end.from_transaction_check
 
 
+async def test_a_check_of_a_lost_end_gets_what_was_decided(cluster: FakeCluster) -> None:
+    """Neither the one that comes while the end is on its way nor a later one is given to the handler."""
+    broker = await one_broker(cluster)
+    decisions = Decisions()
+    async with producer(cluster, decisions, end_timeout=0.3) as sender:
+        await until(lambda: "pg" in broker.producers)
+        broker.script(END, *[say_nothing] * 10)
+
+        async def local(_: HalfMessage) -> TransactionState:
+            return COMMIT
+
+        sending = asyncio.create_task(sender.send_in_transaction(MESSAGE, local))
+        await until(lambda: len(broker.seen(END)) == 1)
+        broker.ask_for(broker.seen(SEND)[0], queue_offset=1, offset=100)
+        assert (await sending).end is EndStatus.LEFT_TO_CHECK
+        broker.scripts.clear()
+        broker.requests = [command for command in broker.requests if command.code == SEND]
+        broker.ask_for(broker.seen(SEND)[0], queue_offset=2, offset=200)
+        await until(lambda: len(broker.seen(END)) == 1)
+
+    assert not decisions.asked
+    (end,) = ends(broker)
+    assert (end.commit_or_rollback, end.commit_log_offset, end.from_transaction_check) == (8, 200, True)
+
+
 async def broker_round_trip(sender: TransactionProducer, broker: FakeBroker) -> None:
     """What the broker has sent before is here when this returns: one connection keeps the order."""
     await sender.instance.call(broker.address, Command(RequestCode.GET_MIN_OFFSET))

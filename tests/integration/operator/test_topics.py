@@ -206,6 +206,35 @@ def test_drift_is_corrected(tmp_path: Path) -> None:
     run(work())
 
 
+def test_a_message_type_becomes_the_attribute_and_may_change(tmp_path: Path) -> None:
+    """Without one in the manifest, what the brokers have stays."""
+
+    async def work() -> None:
+        async with bench(tmp_path) as found:
+            found.kube.put(topic(messageType="LITE", liteTopicExpirationMinutes=30))
+            await found.reconcile()
+            config = await found.config()
+            assert config is not None
+            assert config.attributes == {"message.type": "LITE", "lite.topic.expiration": "30"}
+            live = found.kube.get("topics", "payments", NAMESPACE)
+            assert live is not None
+            assert live["status"]["messageType"] == "LITE"
+
+            found.kube.put(topic(messageType="FIFO"))
+            await found.reconcile()
+            config = await found.config()
+            assert config is not None
+            assert config.attributes["message.type"] == "FIFO"
+
+            found.kube.put(topic(permission="r"))
+            await found.reconcile()
+            config = await found.config()
+            assert config is not None
+            assert (config.attributes["message.type"], config.perm) == ("FIFO", 4)
+
+    run(work())
+
+
 def test_queues_with_messages_that_nobody_has_read_stay_readable(tmp_path: Path) -> None:
     """Fewer write queues take effect at once and loudly; read queues go when nothing is left in them."""
 

@@ -32,6 +32,19 @@ def test_a_permission_stands_for_the_bits_that_brokers_know(word: str, bits: int
     assert read_topic(_with_spec(permission=word)).permission == bits
 
 
+def test_a_message_type_stands_for_the_attributes_that_brokers_know() -> None:
+    assert read_topic(_with_spec()).attributes == {}
+    assert read_topic(_with_spec(messageType="FIFO")).attributes == {"message.type": "FIFO"}
+    lite = _with_spec(messageType="LITE", liteTopicExpirationMinutes=60)
+    assert read_topic(lite).attributes == {"message.type": "LITE", "lite.topic.expiration": "60"}
+    assert read_topic(_with_spec(messageType="LITE")).attributes["lite.topic.expiration"] == "-1"
+
+
+def test_only_lite_topics_expire() -> None:
+    with pytest.raises(ManifestError, match="is for lite topics only; set messageType to LITE"):
+        read_topic(_with_spec(messageType="FIFO", liteTopicExpirationMinutes=60))
+
+
 def test_a_topic_may_have_a_name_that_no_object_can_have() -> None:
     topic = read_topic(_with_spec("pay.ments", topicName="Pay_ments%1"))
 

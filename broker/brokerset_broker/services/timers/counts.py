@@ -22,21 +22,21 @@ class TimerCounts:
         self._waiting: Counter[int] = Counter()
         self._names: dict[int, str] = {}
         self._changed: dict[int, int] = {}
-        self.enqueued = 0
-        """Messages that were linked into the wheel."""
-        self.dequeued = 0
-        """Messages that were delivered."""
+        self.enqueued: Counter[str] = Counter()
+        """Messages that were linked into the wheel, by the topic that they are for."""
+        self.dequeued: Counter[str] = Counter()
+        """Messages that were delivered, by topic."""
         self.last_delay_ms = 0
         """How late the newest delivered message was."""
         self.drops: Counter[DropReason] = Counter()
 
     def linked(self, message: TimedMessage) -> None:
         """A message got a unit."""
-        self.enqueued += 1
         if message.delete_key:
             return
         key = java_hash(message.topic)
         if key in self._names or len(self._names) < TOPICS_MAX:
+            self.enqueued[message.topic] += 1
             self._names[key] = message.topic
             self._waiting[key] += 1
             self._changed[key] = message.store_ms
@@ -58,7 +58,8 @@ class TimerCounts:
 
     def delivered(self, message: TimedMessage, now_ms: int, enqueued_ms: int) -> None:
         """A message was delivered; `enqueued_ms` tells one that came without a unit."""
-        self.dequeued += 1
+        if message.topic in self.dequeued or len(self.dequeued) < TOPICS_MAX:
+            self.dequeued[message.topic] += 1
         self.last_delay_ms = max(0, now_ms - message.out_ms)
         if enqueued_ms != NEVER_ENQUEUED_MS:
             self._changed[java_hash(message.topic)] = now_ms
@@ -67,6 +68,11 @@ class TimerCounts:
         """Count what waits from zero."""
         self._waiting.clear()
         self._changed.clear()
+
+    @property
+    def total(self) -> int:
+        """Messages that wait."""
+        return max(0, sum(self._waiting.values()))
 
     def waiting(self) -> dict[str, int]:
         """Messages that wait, by the topic that they are for."""

@@ -44,7 +44,7 @@ class Recount:
                 continue
             topic = self._topics.get(unit.topic_hash)
             if topic is None:
-                record = self._reader.record(unit)
+                record = self._reader.head(unit.offset)
                 found = record and find_property(record.properties, Property.REAL_TOPIC.encode())
                 if not found:
                     continue

@@ -22,7 +22,7 @@ from brokerset_broker.requests.admission import Admission
 from brokerset_broker.services.timers.counts import TimerCounts
 from brokerset_broker.services.timers.files import TimerFiles
 from brokerset_broker.services.timers.recount import Recount
-from brokerset_broker.services.timers.work import TimerReader, TimerWork
+from brokerset_broker.services.timers.work import NO_OFFSET, TimerReader, TimerWork
 from brokerset_broker.store.errors import StoreRefused
 from brokerset_broker.store.message_store import MessageStore
 from brokerset_broker.timers.progress import Progress, TimerState
@@ -54,6 +54,12 @@ QUIET_RECORD_MS: Final = 3_600_000
 
 RECORDS_MAX: Final = 64
 """Progress records that are not confirmed; with more, none is written until some are."""
+
+SNAPSHOT_BOUNDS_S: Final = (5, 60, 300, 900, 3_600, 14_400, 28_800, 86_400)
+"""Times left for which waiting messages are counted (`timerDistList` of Java)."""
+
+SNAPSHOT_SECONDS: Final = 15.0
+"""How old those counts may be; they are made in a thread."""
 
 METRICS_FLUSHES: Final = 10
 """Counters are written with every tenth flush."""
@@ -117,6 +123,11 @@ class TimerService:
         self._flushes = 0
         self._flushing = asyncio.Lock()
         self._disk_failed = False
+        self._snapshot: dict[int, int] = dict.fromkeys(SNAPSHOT_BOUNDS_S, 0)
+        self._snapshot_at = 0.0
+        self._snapshot_wanted = False
+        self._sample = (clock.monotonic(), 0, 0)
+        self._rates = (0.0, 0.0)
         self._version = DataVersion(timestamp=clock.now_ms())
         self._recorded_changes = -1
         self._recorded_read_ms = 0
@@ -162,11 +173,24 @@ class TimerService:
             await asyncio.sleep(self._live.current.timer_flush_interval_ms / 1000)
             self._dirty.clear()
             try:
+                await self._refresh()
                 await self.persist()
             except OSError as error:
                 log.error("timer messages cannot be written to the disk", error=str(error))
                 self._changed()
             self._files.remove_before(self._store.min_offset, self._flushed_position)
+
+    async def _refresh(self) -> None:
+        """Measurements for whoever asks next."""
+        began, enqueued, dequeued = self._sample
+        now = self._clock.monotonic()
+        self._sample = now, self.counts.enqueued.total(), self.counts.dequeued.total()
+        seconds = max(now - began, 0.001)
+        self._rates = (self._sample[1] - enqueued) / seconds, (self._sample[2] - dequeued) / seconds
+        if self._snapshot_wanted and self.work is not None:
+            self._snapshot_wanted, self._snapshot_at = False, now
+            count = partial(self._files.wheel.distribution, self.work.state.write_ms, SNAPSHOT_BOUNDS_S)
+            self._snapshot = await asyncio.to_thread(count)
 
     @property
     def _flushed_position(self) -> int:
@@ -248,15 +272,25 @@ class TimerService:
         self._records.clear()
         self._settled = work.state.progress
         self._recorded_changes = -1
+        while work.take_back():
+            pass
         work.lead()
         if self.on_progress is not None:
             self.on_progress()  # before anything is delivered: what only the file has is in the log then
 
     async def drain(self) -> None:
-        """Nothing is half done between two turns of the loop."""
+        """Deliver nothing any more, and undo what the group may not have, in small steps."""
+        self._stop_leading()
+        while self.work is not None and self.work.take_back():  # noqa: ASYNC110  # others get their turn
+            await asyncio.sleep(0)
 
     def stop(self) -> None:
-        """Deliver nothing any more until `start`, and forget what the group may not have."""
+        """Deliver nothing any more until `start`; the log may be truncated after this."""
+        self._stop_leading()
+        while self.work is not None and self.work.take_back():
+            pass
+
+    def _stop_leading(self) -> None:
         if not self._leads:
             return
         settled = self.settled()
@@ -298,7 +332,7 @@ class TimerService:
         if self.work is not None:
             self.work.follow(self.work.state.learned(progress))
             self._changed()
-            self._wake(0.0)
+            self._wake(0.0)  # it takes back, or goes on
         elif progress.queue_offset > 0 or self._has_files:
             self._open_wanted.set()
 
@@ -345,11 +379,55 @@ class TimerService:
         """How many messages wait for which topic (GET_TIMER_METRICS)."""
         return self.counts.metrics(self._version)
 
+    def needed_from(self) -> int:
+        """From which offset of the commit log on messages wait; only a full disk deletes them."""
+        if self.work is not None:
+            return self.work.needed_from()
+        return 0 if self._has_files or self._queue_end > 0 else NO_OFFSET
+
     # -- queries ------------------------------------------------------------------------------------------
 
     def slot_count(self, time_ms: int) -> int:
         """Messages that wait in the slot of a time."""
         return 0 if self.work is None else self._files.wheel.count(time_ms)
+
+    def enqueue_lag(self) -> int:
+        """Messages of the wheel's topic that were not taken yet."""
+        taken = 0 if self.work is None else self.work.state.queue_offset
+        return max(0, self._queue_end - taken) if self.work is not None or self._leads else 0
+
+    def enqueue_latency_ms(self) -> int:
+        """How long the oldest of those has been stored."""
+        if self.work is None or not self.enqueue_lag():
+            return 0
+        number = self.work.state.queue_offset
+        stored_ms = self._store.store_time_at(TIMER_TOPIC, TIMER_QUEUE_ID, number)
+        return 0 if stored_ms is None else max(0, self._clock.now_ms() - stored_ms)
+
+    def dequeue_latency_ms(self) -> int:
+        """How long ago the slot that is read, or is read next, began; 0 while nothing waits."""
+        work = self.work
+        if work is None or not self._leads or not work.waits:
+            return 0
+        return max(0, self._clock.now_ms() - work.state.progress.read_ms)
+
+    def snapshot(self) -> dict[int, int]:
+        """Messages that wait, by the seconds that are left: for each bound those behind the one before."""
+        if self.work is not None and self._clock.monotonic() - self._snapshot_at > SNAPSHOT_SECONDS:
+            self._snapshot_wanted = True
+            self._changed()
+        return self._snapshot
+
+    def status(self) -> dict[str, str]:
+        """What GET_BROKER_RUNTIME_INFO (28) says of timers, in Java's names."""
+        enqueues, dequeues = self._rates
+        return {
+            "timerReadBehind": str(self.dequeue_latency_ms() // 1000),
+            "timerOffsetBehind": str(self.enqueue_lag()),
+            "timerCongestNum": str(self.counts.total),
+            "timerEnqueueTps": f"{enqueues:.1f}",
+            "timerDequeueTps": f"{dequeues:.1f}",
+        }
 
     # -- work ---------------------------------------------------------------------------------------------
 
@@ -389,6 +467,8 @@ class TimerService:
         """One turn; seconds until the next one, `None` for when something comes."""
         if self._leads and self._admission.refuses_writes:
             return RETRY_SECONDS
+        if work.take_back():
+            return 0.0
         more = work.turn(TURN_SECONDS)
         if self._recount is not None and not self._recount.go_on():
             self._recount = None

@@ -6,6 +6,7 @@ Everything is decided by `brokerset_broker.timers`; here it is carried out, in t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Final, Protocol
 
 import structlog
@@ -38,7 +39,7 @@ from brokerset_broker.timers.put_decision import TIMER_QUEUE_ID
 from brokerset_broker.timers.settings import TimerSettings
 from brokerset_formats.errors import FormatError
 from brokerset_formats.names import TIMER_TOPIC
-from brokerset_formats.records import Record, decode_record
+from brokerset_formats.records import Record, RecordHead, check_record, decode_record
 from brokerset_formats.timer_files import NO_POSITION, TimerUnit
 from brokerset_runtime.clock import Clock
 
@@ -50,8 +51,15 @@ STEPS_AT_ONCE: Final = 16
 SLOTS_AT_ONCE: Final = 8_192
 """Slots searched for the next one in use before the clock is asked again: half a millisecond."""
 
+TAKE_BACK_UNITS: Final = 256
+"""Units taken back before others get their turn."""
+
 OLDEST_AT_ONCE: Final = 256
 """Units that are passed at once in search of the oldest that waits."""
+
+NO_OFFSET: Final = 2**63 - 1
+
+_TOPIC_BYTES: Final = TIMER_TOPIC.encode()
 
 _NEVER_STORED: Final = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
 """Trying again would not help, for instance after maxMessageSize was made smaller."""
@@ -99,35 +107,39 @@ class TimerReader:
     def __init__(self, store: TimerStore) -> None:
         self._store = store
 
-    def record(self, unit: TimerUnit) -> Record | None:
-        """The record of a unit; `None` if the log has none there."""
-        return self.record_at(unit.offset)
-
-    def record_at(self, offset: int) -> Record | None:
-        """A record of the wheel's topic at an offset of the log; `None` if there is none."""
+    def head(self, offset: int) -> RecordHead | None:
+        """What a record of the wheel's topic at an offset of the log says; `None` if there is none."""
         data = self._store.read(offset)
         if data is None:
             return None
+        head = check_record(data, 0, len(data), verify_crc=False)
+        if not isinstance(head, RecordHead) or head.topic != _TOPIC_BYTES or head.offset != offset:
+            return None
+        return head
+
+    def record(self, offset: int) -> Record | None:
+        """The same with all that it has."""
+        data = self._store.read(offset)
         try:
-            record = decode_record(data)
+            record = None if data is None else decode_record(data)
         except FormatError:
             return None
-        return record if record.topic == TIMER_TOPIC and record.offset == offset else None
+        return record if record and record.topic == TIMER_TOPIC and record.offset == offset else None
 
     def message(self, unit: TimerUnit) -> TimedMessage | None:
         """What the record of a unit says; `None` if it is gone or unusable."""
-        record = self.record(unit)
-        if record is None:
+        head = self.head(unit.offset)
+        if head is None:
             return None
         try:
-            return timed_message(record)
+            return timed_message(head)
         except FormatError:
             return None
 
     def queue_offset(self, unit: TimerUnit) -> int | None:
         """The number of a unit's record in the wheel's topic; `None` if it is gone."""
-        record = self.record(unit)
-        return None if record is None else record.queue_offset
+        head = self.head(unit.offset)
+        return None if head is None else head.queue_offset
 
 
 class TimerWork:
@@ -158,6 +170,7 @@ class TimerWork:
         self._steps: Iterator[Outcome | None] = iter(())
         self._reading_ms = 0
         self._pending: Outcome | None = None
+        self._searches = False
         self._stop_enqueue = self._stop_dequeue = False
         self.oldest = files.log.begin
         """All units before this position of the log are in slots that have been read."""
@@ -178,12 +191,11 @@ class TimerWork:
         """Go on as a slave with a state that was demoted, or that has learned a progress."""
         self.state = state
         self._forget_walk()
-        self.take_back()
 
-    def take_back(self) -> None:
-        """Undo what only this broker, not its group, knows to be taken."""
+    def take_back(self) -> bool:
+        """Undo some of what only this broker, not its group, knows to be taken; whether there is more."""
         if not self.state.must_take_back:
-            return
+            return False
         wanted = self.state.progress.queue_offset
         files, end = self._files, self.state.log_position
         position = recovery.take_back(
@@ -193,8 +205,11 @@ class TimerWork:
             queue_offset=wanted,
             queue_offset_of=self._reader.queue_offset,
             record_offset_min=self._store.min_offset,
+            units_max=TAKE_BACK_UNITS,
         )
-        self._took_back(wanted, position)
+        is_done = position == end
+        self._took_back(wanted if is_done else self.state.queue_offset, position)
+        return not is_done
 
     def truncated(self, offset: int) -> None:
         """The commit log was truncated at `offset`: units of what is gone go, too."""
@@ -224,6 +239,15 @@ class TimerWork:
     @property
     def _queue_end(self) -> int:
         return self._store.queue_end(TIMER_TOPIC, TIMER_QUEUE_ID)
+
+    def needed_from(self) -> int:
+        """Offset in the commit log of the oldest record that waits; beyond all without one."""
+        needed = NO_OFFSET
+        with suppress(FormatError):
+            if self.waits and self.oldest >= self._files.log.begin:
+                needed = self._files.log.unit(self.oldest).offset
+        found = self._store.unit(TIMER_TOPIC, TIMER_QUEUE_ID, self.state.queue_offset)
+        return needed if found is None else min(needed, found[0])
 
     @property
     def waits(self) -> bool:
@@ -292,13 +316,13 @@ class TimerWork:
             log.warning("timer messages were deleted before they were taken", begin=queue_offset, end=oldest)
             return self._taken(max(queue_offset + 1, oldest), state.log_position)
         offset, size, _ = found
-        record = self._reader.record_at(offset)
+        head = self._reader.head(offset)
         try:
-            message = None if record is None else timed_message(record)
+            message = None if head is None else timed_message(head)
         except FormatError as error:
             log.error("a timer message cannot be read, and is dropped", offset=offset, reason=str(error))
             message = None
-        if record is None or message is None:
+        if message is None:
             return self._taken(queue_offset + 1, state.log_position)
         position = state.log_position
         match decide_take(message, state, self._settings):
@@ -307,10 +331,8 @@ class TimerWork:
                 return False
             case NotReached():
                 return False
-            case DeliverNow():
-                self._deliver(record, message, NEVER_ENQUEUED_MS)
-            case RollNow():
-                self._roll(record, message, NEVER_ENQUEUED_MS)
+            case DeliverNow() | RollNow() as decision:
+                self._put(offset, message, NEVER_ENQUEUED_MS, rolls=isinstance(decision, RollNow))
             case Link() as link:
                 position = self._link(message, link, offset, size)
             case Skip():
@@ -383,6 +405,7 @@ class TimerWork:
         )
         self._steps = self._walk.steps()
         self._pending = None
+        self._searches = False
 
     def _go_on(self) -> bool:
         assert self._walk is not None
@@ -391,6 +414,9 @@ class TimerWork:
                 self._pending = next(self._steps)
             except StopIteration:
                 self._end_walk(self._walk)
+                return True
+            except FormatError as error:
+                self._search(error)
                 return True
         outcome = self._pending
         if outcome is None:
@@ -402,6 +428,22 @@ class TimerWork:
             self.state = self.state.delivered(outcome.message.queue_offset, self._settings)
         self.changes += 1
         return True
+
+    def _search(self, error: FormatError) -> None:
+        """The chain of the slot is damaged: find its units in the log, which takes longer."""
+        log.error(
+            "the timer log is damaged" if self._searches else "the chain of a slot is damaged",
+            slot_ms=self._reading_ms,
+            reason=str(error),
+        )
+        if self._searches:  # what is behind the damage is lost
+            self._steps = iter(())
+            return
+        self._begin(NO_POSITION)
+        assert self._walk is not None
+        self._searches = True
+        begin, end = max(self.oldest, self._files.log.begin), self.state.log_position
+        self._steps = self._walk.search(lambda: self._files.log.units(begin, end))
 
     def _end_walk(self, walk: SlotWalk) -> None:
         if self._files.wheel.last_position(self._reading_ms) != walk.last_position:
@@ -418,13 +460,16 @@ class TimerWork:
                     log.error("the record of a timer message is gone", offset=unit.offset)
                 self._counts.dropped(reason)
             case Deliver(unit, message) | Roll(unit, message):
-                record = self._reader.record(unit)
-                if record is None:
-                    return
-                if isinstance(outcome, Roll):
-                    self._roll(record, message, unit.base_ms)
-                else:
-                    self._deliver(record, message, unit.base_ms)
+                self._put(unit.offset, message, unit.base_ms, rolls=isinstance(outcome, Roll))
+
+    def _put(self, offset: int, message: TimedMessage, enqueued_ms: int, *, rolls: bool) -> None:
+        record = self._reader.record(offset)
+        if record is None:  # deleted since its head was read, while the store refused
+            log.error("the record of a timer message is gone", offset=offset)
+        elif rolls:
+            self._roll(record, message, enqueued_ms)
+        else:
+            self._deliver(record, message, enqueued_ms)
 
     def _deliver(self, record: Record, message: TimedMessage, enqueued_ms: int) -> None:
         if self._is_subject(message.topic):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import tarfile
 from pathlib import Path
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -117,7 +120,10 @@ def test_attributes_change_as_java_s(tmp_path: Path) -> None:
 
     assert topics.update(config, {"+message.type": "FIFO", "+queue.type": "SimpleCQ"})
     assert not topics.update(config, {})
-    assert topics.update(config, {"-message.type": ""})
+    for kind in ("NORMAL", "DELAY", "TRANSACTION", "MIXED", "PRIORITY", "LITE"):
+        assert topics.update(config, {"+message.type": kind})
+    assert topics.update(config, {"+lite.topic.expiration": "-1"})
+    assert topics.update(config, {"-message.type": "", "-lite.topic.expiration": ""})
 
     stored = topics.get("t")
     assert stored is not None
@@ -125,9 +131,8 @@ def test_attributes_change_as_java_s(tmp_path: Path) -> None:
     for changes in (
         {"+unknown": "1"},
         {"+message.type": "SOMETHING"},
-        {"+message.type": "TRANSACTION"},
-        {"+message.type": "PRIORITY"},
         {"-message.type": ""},
+        {"+lite.topic.expiration": "43201"},
         {"-queue.type": ""},
         {"+cleanup.policy": "COMPACTION"},
         {"+reserve.time": "-2"},
@@ -390,3 +395,25 @@ def test_java_s_own_files_are_read(tmp_path: Path) -> None:
     assert groups.get("fx-group") is not None
     assert [offsets.query("fx-group", "fx-plain", queue_id) for queue_id in range(4)] == [750] * 4
     assert offsets.query_pull("fx-delay-group", "fx-delay", 3) == 0
+
+
+def test_offsets_of_light_groups_are_in_java_s_file_too(tmp_path: Path) -> None:
+    """Whichever of the two files was written last counts, whoever wrote it."""
+    offsets = OffsetManager(live(tmp_path, enable_lmq=True), ManualClock())
+    offsets.commit("%LMQ%g", "%LMQ%a", 0, 7)
+    offsets.commit("g", "t", 3, 5)
+    asyncio.run(offsets.saved())
+    path = tmp_path / "config" / "lmqConsumerOffset.json"
+
+    table = orjson.loads(path.read_bytes())
+    assert table["lmqOffsetTable"] == {"%LMQ%a@%LMQ%g": 7}
+    assert table["offsetTable"] == {"t@g": {"3": 5}}
+
+    table["lmqOffsetTable"]["%LMQ%a@%LMQ%g"] = 8
+    path.write_bytes(orjson.dumps(table))
+    os.utime(path, ns=(2**62, 2**62))
+    for settings in (live(tmp_path, enable_lmq=True), live(tmp_path)):
+        again = OffsetManager(settings, ManualClock())
+        again.load()
+        assert again.query("%LMQ%g", "%LMQ%a", 0) == 8
+        assert again.query("g", "t", 3) == 5

@@ -113,7 +113,7 @@ def test_fences_are_bounded(clock: ManualClock, monkeypatch: pytest.MonkeyPatch)
     assert fences.has("t@g", 2)
     assert not fences.has("t@g", 0)
     fences.clear()
-    assert not fences
+    assert not fences.by_key
 
 
 @given(

@@ -1,0 +1,175 @@
+"""Light queues, lite topics and priorities through a real broker: sent, pulled, counted, kept and deleted."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from brokerset_protocol.codes import RequestCode
+from brokerset_rig.local_servers import Setup
+from brokerset_rig.waiting import until
+
+LMQ: dict[str, Any] = {"enable_lmq": True, "enable_multi_dispatch": True}
+
+
+async def test_a_message_is_in_each_light_queue_that_it_names(setup: Setup) -> None:
+    """Its record is the same one, and says its number in each; their ends are those of queues."""
+    async with setup.pair(**LMQ) as (_, client):
+        await client.create_topic("t")
+        await client.send("t", b"one", properties={"INNER_MULTI_DISPATCH": "%LMQ%a", "TAGS": "A"})
+        await client.send("t", b"two")
+        sent = await client.send("t", b"three", properties={"INNER_MULTI_DISPATCH": "%LMQ%b,%LMQ%a"})
+
+        in_a, in_b = await client.pull("%LMQ%a", 0), await client.pull("%LMQ%b", 0)
+        tagged = await client.pull("%LMQ%a", 0, expression="A")
+
+        assert (sent.code, sent.ext["queueOffset"]) == (0, "2")
+        assert (setup.bodies(in_a), setup.bodies(in_b)) == ([b"one", b"three"], [b"three"])
+        assert setup.bodies(tagged) == [b"one"]
+        record = setup.records(in_b)[0]
+        assert (record.topic, record.queue_offset) == ("t", 2)
+        assert setup.properties(record)["INNER_MULTI_QUEUE_OFFSET"] == "0,1"
+        assert in_a.ext["maxOffset"] == "2"
+        for code, expected in ((RequestCode.GET_MAX_OFFSET, "2"), (RequestCode.GET_MIN_OFFSET, "0")):
+            answer = await client.call(code, topic="%LMQ%a", queueId=0)
+            assert answer.ext["offset"] == expected
+
+
+async def test_a_pull_of_a_light_queue_waits_for_its_messages_alone(setup: Setup) -> None:
+    async with setup.pair(**LMQ) as (broker, client):
+        await client.create_topic("t")
+        waiting = asyncio.ensure_future(client.pull("%LMQ%a", 0, suspend_ms=20_000))
+        await until(lambda: len(broker.parked_pulls) == 1)
+        await client.send("t", b"other", properties={"INNER_MULTI_DISPATCH": "%LMQ%b"})
+        assert not waiting.done()
+        await client.send("t", b"mine", properties={"INNER_MULTI_DISPATCH": "%LMQ%a"})
+
+        assert setup.bodies(await waiting) == [b"mine"]
+
+
+async def test_light_queues_and_their_progress_survive_a_restart(setup: Setup) -> None:
+    """Numbers go on, and a group that nobody made goes on where it was."""
+    offset: dict[str, Any] = {"consumerGroup": "%LMQ%g", "topic": "%LMQ%a", "queueId": "0"}
+    async with setup.pair(**LMQ) as (_, client):
+        await client.create_topic("t")
+        for n in range(3):
+            await client.send("t", b"%d" % n, properties={"INNER_MULTI_DISPATCH": "%LMQ%a"})
+        committed = await client.call(RequestCode.UPDATE_CONSUMER_OFFSET, **offset, commitOffset=2)
+        assert committed.code == 0
+
+    async with setup.pair(**LMQ) as (broker, client):
+        await client.send("t", b"3", properties={"INNER_MULTI_DISPATCH": "%LMQ%a"})
+        assert setup.bodies(await client.pull("%LMQ%a", 2)) == [b"2", b"3"]
+        assert (await client.call(RequestCode.QUERY_CONSUMER_OFFSET, **offset)).ext["offset"] == "2"
+        assert "%LMQ%a" not in broker.topics.items
+        assert "%LMQ%g" not in broker.groups.items
+
+
+async def test_a_lite_topic_is_read_by_the_name_of_its_parent(setup: Setup) -> None:
+    """The field liteTopic of a pull, and of a search by time, as Java's proxies send it."""
+    async with setup.pair(**LMQ) as (broker, client):
+        await client.create_topic("parent", attributes="+message.type=LITE,+lite.topic.expiration=60")
+        for child in ("x", "y", "x"):
+            await client.send("parent", child.encode(), properties={"__LITE_TOPIC": child})
+        waiting = asyncio.ensure_future(client.pull("parent", 2, liteTopic="x", suspend_ms=20_000))
+        await until(lambda: len(broker.parked_pulls) == 1)
+        await client.send("parent", b"third", properties={"__LITE_TOPIC": "x"})
+
+        assert setup.bodies(await client.pull("parent", 0, liteTopic="x")) == [b"x", b"x", b"third"]
+        assert setup.bodies(await client.pull("parent", 0, liteTopic="y")) == [b"y"]
+        assert setup.bodies(await waiting) == [b"third"]
+        search: dict[str, Any] = {
+            "topic": "parent",
+            "queueId": "0",
+            "timestamp": str(2**41),
+            "liteTopic": "x",
+        }
+        assert (await client.call(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, **search)).ext["offset"] == "3"
+        assert (await client.send("plain", b"-", properties={"__LITE_TOPIC": "x"})).code == 13
+
+
+async def test_lite_topics_go_with_their_parent_and_after_their_time(setup: Setup) -> None:
+    """Expired ones are deleted with their files and offsets; others stay, and plain light queues, too."""
+    async with setup.pair(**LMQ, min_lite_ttl=0) as (broker, client):
+        await client.create_topic("parent", attributes="+message.type=LITE,+lite.topic.expiration=1")
+        await client.create_topic("lasting", attributes="+message.type=LITE")
+        for parent in ("parent", "lasting"):
+            await client.send(parent, b"-", properties={"__LITE_TOPIC": "x"})
+        await client.send("parent", b"-", properties={"INNER_MULTI_DISPATCH": "%LMQ%a"})
+        queues = setup.folder / "consumequeue"
+        assert await broker.light_queue_expiry.expire() == 0
+        broker.light_queue_expiry._last["%LMQ%$parent$x"] = (1, 0)
+
+        assert await broker.light_queue_expiry.expire() == 1
+        assert sorted(path.name for path in queues.glob("%LMQ%*")) == ["%LMQ%$lasting$x", "%LMQ%a"]
+        again = await client.send("parent", b"new", properties={"__LITE_TOPIC": "x"})
+        assert again.code == 0
+        assert setup.bodies(await client.pull("parent", 0, liteTopic="x")) == [b"new"]
+
+        deleted = await client.call(RequestCode.DELETE_TOPIC_IN_BROKER, topic="lasting")
+        assert deleted.code == 0
+        assert not (queues / "%LMQ%$lasting$x").exists()
+        assert "%LMQ%$lasting$x" not in broker.store.queues_table.light
+
+
+async def test_there_are_as_many_light_queues_as_are_allowed(setup: Setup) -> None:
+    async with setup.pair(**LMQ, max_lmq_consume_queue_num=2) as (_, client):
+        await client.create_topic("t")
+        assert (await client.send("t", properties={"INNER_MULTI_DISPATCH": "%LMQ%a,%LMQ%b"})).code == 0
+        refused = await client.send("t", properties={"INNER_MULTI_DISPATCH": "%LMQ%a,%LMQ%c"})
+        assert (refused.code, refused.remark) == (
+            2017,
+            "[LMQ_CONSUME_QUEUE_NUM_EXCEEDED]lmq consume queue num exceeded.",
+        )
+        assert (await client.send("t", properties={"INNER_MULTI_DISPATCH": "%LMQ%a"})).code == 0
+        assert (await client.send("%LMQ%c")).code == 2017
+
+
+async def test_a_delayed_message_is_in_its_light_queue_when_it_is_due(setup: Setup) -> None:
+    """Not before: what waits is in the delay topic alone."""
+    async with setup.pair(**LMQ, message_delay_level="1s") as (_, client):
+        await client.create_topic("t")
+        await client.send("t", b"later", properties={"INNER_MULTI_DISPATCH": "%LMQ%a", "DELAY": "1"})
+        assert (await client.pull("%LMQ%a", 0)).code == 19
+
+        pulled = await client.pull("%LMQ%a", 0, suspend_ms=20_000)
+
+        assert setup.bodies(pulled) == [b"later"]
+        assert setup.properties(setup.records(pulled)[0])["INNER_MULTI_QUEUE_OFFSET"] == "0"
+
+
+async def test_a_priority_is_the_queue_of_a_message(setup: Setup) -> None:
+    """The answer says so; a batch and a message of another type know no priorities."""
+    async with setup.pair() as (_, client):
+        await client.create_topic("t", attributes="+message.type=PRIORITY")
+        found = []
+        for priority in ("0", "2", "99", "x"):
+            sent = await client.send("t", b"-", queue_id=1, properties={"_SYS_MSG_PRIORITY_": priority})
+            found.append(sent.ext["queueId"])
+        ordered = await client.send(
+            "t", b"-", queue_id=1, properties={"_SYS_MSG_PRIORITY_": "3", "__SHARDINGKEY": "k"}
+        )
+
+        assert found == ["0", "2", "3", "1"]
+        assert ordered.ext["queueId"] == "1"
+        record = setup.records(await client.pull("t", 1, queue_id=1))[0]
+        assert "_SYS_MSG_PRIORITY_" not in setup.properties(record)
+
+
+@pytest.mark.parametrize("kind", ["NORMAL", "FIFO", "DELAY", "PRIORITY", "MIXED"])
+async def test_a_broker_may_refuse_messages_of_other_types(setup: Setup, kind: str) -> None:
+    """With refuseOtherMessageTypes, also those that would have gone the native way; MIXED takes them all."""
+    messages: dict[str, dict[str, str]] = {
+        "NORMAL": {},
+        "FIFO": {"__SHARDINGKEY": "k"},
+        "DELAY": {"DELAY": "1"},
+        "PRIORITY": {"_SYS_MSG_PRIORITY_": "1"},
+    }
+    async with setup.pair(refuse_other_message_types=True, enable_mixed_message_type=True) as (_, client):
+        await client.create_topic("t", attributes=f"+message.type={kind}")
+        for name, properties in messages.items():
+            for _ in range(2):
+                code = (await client.send("t", b"-", properties=properties)).code
+                assert code == (0 if kind in (name, "MIXED") else 13), name
