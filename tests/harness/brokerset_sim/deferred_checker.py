@@ -157,6 +157,19 @@ class DeferredChecker(LedgerChecker):
         if node.broker is not None:
             self._progress(node, node.broker)
 
+    def _services_ended(self, node: LedgerNode, broker: SimBroker) -> None:
+        super()._services_ended(node, broker)
+        running = [
+            name
+            for name, runs in (
+                ("transactions", broker.transactions._task is not None),
+                ("timers", broker.timers._leads),
+            )
+            if runs
+        ]
+        if running:
+            raise Violation(SERVICES, f"{node.name} does not lead, and runs {running}")
+
     def _progress(self, node: LedgerNode, broker: SimBroker) -> None:
         self.read_all()
         half_progress = broker.offsets.query(TRANSACTION_GROUP, HALF_TOPIC, 0)
