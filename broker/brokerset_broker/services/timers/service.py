@@ -237,7 +237,18 @@ class TimerService:
         found = self._progress or self._files.saved_progress()
         if found is not None:
             return found
-        return Progress.of_java(self._files.checkpoint, self._clock.now_ms(), self.settings)
+        checkpoint, now_ms = self._files.checkpoint, self._clock.now_ms()
+        if checkpoint.last_read_ms <= 0:
+            return Progress.fresh(min(now_ms, self._first_store_ms(now_ms)), self.settings)
+        return Progress.of_java(checkpoint, now_ms, self.settings)
+
+    def _first_store_ms(self, default: int) -> int:
+        """When the oldest message was stored. After a crash before the first progress it may be due already;
+        its slot is read all the same, for it may be recalled by one that is behind it."""
+        store = self._store
+        unit = store.unit(TIMER_TOPIC, TIMER_QUEUE_ID, store.queue_min(TIMER_TOPIC, TIMER_QUEUE_ID))
+        record = None if unit is None else TimerReader(store).record(unit[0])
+        return default if record is None else record.store_timestamp
 
     def _open_files(self, queue_offset_max: int) -> Recovered:
         """In a thread: nobody else uses the files yet."""
