@@ -193,3 +193,21 @@ async def test_the_stamp_alone_tells_what_was_done(group: Group) -> None:
     await again.settled()
 
     assert again.delivered() == Counter({f"m{n}": 1 for n in range(5)})
+
+
+async def test_what_a_deposed_master_delivered_alone_is_delivered_again(group: Group) -> None:
+    """Its deliveries were truncated, and nobody made them again before it leads once more."""
+    master, slave = await pair(group)
+    confirmed = master.log.max_offset
+    group.clock.advance(70_000)
+    await master.settled()
+    assert sum(master.delivered().values()) == 5
+    await master.stop_leading()
+    await master.truncate(confirmed)
+    await slave.lead(2)
+    await slave.copy_to(master)
+    slave.crash()
+    await master.lead(3)
+    await master.settled()
+
+    assert master.delivered() == Counter({f"m{n}": 1 for n in range(5)})
