@@ -22,7 +22,6 @@ from brokerset_broker.member.alone import Alone
 from brokerset_broker.member.gateway.switchover import SwitchOver
 from brokerset_broker.member.ha.ha_status import HaStatusProcessor
 from brokerset_broker.member.membership.membership import Membership
-from brokerset_broker.requests.send_refusals import UNSUPPORTED
 from brokerset_broker.tables.metadata.standalone import FileChanges
 from brokerset_controller.processors import Processors as ControllerProcessors
 from brokerset_namesrv.kv_config import KvTable
@@ -86,6 +85,7 @@ MEANINGS: Final = {
     RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: "The topics that are the broker's own.",
     RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: "Nothing: queues follow the log by themselves.",
     RequestCode.GET_CONSUMER_RUNNING_INFO: "Relayed to the client, which answers with its state.",
+    RequestCode.QUERY_CORRECTION_OFFSET: "For each queue the lowest offset of all groups, some left out.",
     RequestCode.SEND_MESSAGE_V2: "Store a message; field names are single letters.",
     RequestCode.VIEW_BROKER_STATS_DATA: "One counter with its sums of the last minute, hour and day.",
     RequestCode.GET_BROKER_CONSUME_STATS: "Lag of all groups.",
@@ -108,10 +108,9 @@ def renewed(text: str) -> str:
         set(RequestCode) - broker.keys() - namesrv.keys() - controller.keys() - FROM_BROKERS - OF_JRAFT
     )
     for name, table in (
-        ("name server", _served(namesrv, {})),
-        ("broker", _served(broker, UNSUPPORTED)),
-        ("controller", _served(controller, {})),
-        ("broker refuses", _refused()),
+        ("name server", _served(namesrv)),
+        ("broker", _served(broker)),
+        ("controller", _served(controller)),
         ("neither", _names(neither)),
     ):
         text = replaced(text, name, table)
@@ -157,9 +156,9 @@ def controller_handlers() -> Mapping[int, Handler]:
     return ControllerProcessors(service, ControllerSettings()).handlers()
 
 
-def _served(handlers: Mapping[int, Handler], without: Mapping[RequestCode, str]) -> str:
+def _served(handlers: Mapping[int, Handler]) -> str:
     items = []
-    for code in sorted(handlers.keys() - without.keys()):
+    for code in sorted(handlers):
         name = RequestCode(code).name
         items.append(
             item(name, str(code), MEANINGS.get(RequestCode(code)) or _sentence(handlers[code], name))
@@ -176,12 +175,6 @@ def _sentence(handler: Handler, name: str) -> str:
         text = rest
     assert text, f"the handler of {name} has no docstring"
     return text[0].upper() + text[1:]
-
-
-def _refused() -> str:
-    rows = ["| code | request | remark |", "| --- | --- | --- |"]
-    rows += [f"| {int(code)} | `{code.name}` | {reason} |" for code, reason in sorted(UNSUPPORTED.items())]
-    return "\n".join(rows)
 
 
 def _names(codes: Iterable[RequestCode]) -> str:

@@ -45,6 +45,32 @@ class PullReader:
         stands between the pieces. None if not all records are there, or they have more than `bytes_max`.
         """
 
+class FilterProgram:
+    """An SQL92 expression that messages are examined by."""
+
+    def __init__(self, code: bytes) -> None:
+        """`code` is what `filters.native_programs` has written. Raises `ValueError`."""
+
+def select_units(
+    units: memoryview,
+    begin: int,
+    count: int,
+    log: memoryview,
+    start: int,
+    end: int,
+    codes: tuple[int, ...] | None,
+    program: FilterProgram | None,
+    messages_max: int,
+    bytes_max: int,
+) -> tuple[int, int, int, bool, list[tuple[int, int]]] | None:
+    """Examine `count` units from position `begin` of `units`, by low 32 bits of their codes and by `program`.
+
+    `log`: the file of the log that has the offsets from `start` on, readable up to `end`. Returns how many
+    were examined, the messages found and their bytes, whether a limit ended it (else the units did, or one
+    that is for Python to examine), and begin and end of each run of adjacent records. None if the units are
+    not there.
+    """
+
 class SendLane:
     """Serves plain sends to topics and queues that it was told of. See `native/DESIGN.md`."""
 

@@ -23,6 +23,7 @@ from brokerset_broker.outside.name_servers import Registrar
 from brokerset_broker.requests.admin import AdminProcessor
 from brokerset_broker.requests.admission import Admission
 from brokerset_broker.requests.clients import ClientProcessor
+from brokerset_broker.requests.end_transactions import TransactionProcessor
 from brokerset_broker.requests.groups import GroupProcessor
 from brokerset_broker.requests.locks import LockProcessor
 from brokerset_broker.requests.offsets import OffsetProcessor
@@ -36,18 +37,25 @@ from brokerset_broker.requests.parked_pulls import ParkedPulls
 from brokerset_broker.requests.pull import PullProcessor
 from brokerset_broker.requests.pull_lane import PullLane, begins_with_pull
 from brokerset_broker.requests.query import QueryProcessor
+from brokerset_broker.requests.reply_messages import ReplyProcessor
 from brokerset_broker.requests.send import SendProcessor
 from brokerset_broker.requests.send_back import SendBackProcessor
 from brokerset_broker.requests.send_lane import SendLane
-from brokerset_broker.requests.send_refusals import refusing_handlers
 from brokerset_broker.requests.send_runs import SendRuns
 from brokerset_broker.requests.signatures import SignedRequests
 from brokerset_broker.requests.statistics import BrokerStats
+from brokerset_broker.requests.timer_puts import TimerPuts
+from brokerset_broker.requests.timers import TimerProcessor
 from brokerset_broker.requests.topics import TopicProcessor
 from brokerset_broker.requests.traffic import Traffic
+from brokerset_broker.requests.transaction_counts import TransactionCounts
+from brokerset_broker.requests.transaction_log import TransactionLog
 from brokerset_broker.services.delay import DelayService
 from brokerset_broker.services.light_queue_expiry import LightQueueExpiry
+from brokerset_broker.services.reset_notices import ResetNotices
 from brokerset_broker.services.role_services import RoleServices
+from brokerset_broker.services.timers.service import TimerService
+from brokerset_broker.services.transaction_checks import TransactionChecks
 from brokerset_broker.store.delay_levels import DelayLevels
 from brokerset_broker.store.errors import PutStatus
 from brokerset_broker.store.message_store import MessageStore
@@ -68,7 +76,7 @@ from brokerset_broker.tables.producers import ProducerTable
 from brokerset_broker.tables.topics import TopicManager
 from brokerset_formats import native
 from brokerset_formats.config import TopicConfig
-from brokerset_formats.names import SCHEDULE_TOPIC
+from brokerset_formats.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from brokerset_protocol.codes import ResponseCode
 from brokerset_runtime.clock import Clock, SystemClock
 from brokerset_runtime.disk import RealDisk
@@ -211,6 +219,8 @@ class Broker:
                         *([self.filters.run(self._has)] if self.filters is not None else []),
                         self._server.sweep_idle(),
                         self._persist_delays(),
+                        self.transactions.write_metrics(),
+                        self.timers.run(),
                         self._keep_house(),
                         self._serve_http(),
                         self.part.run(),
@@ -234,6 +244,7 @@ class Broker:
             server.stop_accepting()
             self.part.stop_serving()
             self.admission.refuse_writes(ResponseCode.SERVICE_NOT_AVAILABLE, "the broker shuts down")
+            self.transaction_log.write_ops()
             self.services.stop_now()
             await self.part.answer_at_end()
             self.parked_pulls.close()
@@ -250,6 +261,8 @@ class Broker:
             self._loaded = False
             for write in (
                 self.delay.persist,
+                self.transactions.persist,
+                self.timers.close,
                 self.topics.saved,
                 self.groups.saved,
                 self.offsets.saved,
@@ -431,6 +444,21 @@ class Broker:
             admission=self.admission,
             is_subject=self.ordered.is_subject,
         )
+        self.reset_notices = ResetNotices(live=self.live, offsets=self.offsets, consumers=self.consumers)
+        self.transaction_log = TransactionLog(
+            live=self.live, store=self.store, clock=clock, counts=TransactionCounts(clock.now_ms)
+        )
+        self.transactions = TransactionChecks(
+            live=self.live, store=self.store, clock=clock, log_of_transactions=self.transaction_log,
+            topics=self.topics, offsets=self.offsets, producers=self.producers, admission=self.admission,
+        )  # fmt: skip
+        self.timers = TimerService(
+            store=self.store,
+            live=self.live,
+            clock=clock,
+            admission=self.admission,
+            is_subject=self.ordered.is_subject,
+        )
         self.light_queue_expiry = LightQueueExpiry(
             live=self.live,
             store=self.store,
@@ -438,7 +466,9 @@ class Broker:
             clock=clock,
             changes=lambda: self.part.changes,
         )
-        self.services = RoleServices([self.delay, self.light_queue_expiry])
+        self.services = RoleServices(
+            [self.delay, self.timers, self.reset_notices, self.transactions, self.light_queue_expiry]
+        )
         self._source = StoreSource(self.store, clock)
         self._tables = Tables(
             topics=self.topics,
@@ -447,8 +477,10 @@ class Broker:
             delay=self.delay,
             queues=self._source,
             ordered=self.ordered,
+            timers=self.timers,
         )
         self._tables.on_reset = self.parked_pulls.wake_queue
+        self._tables.on_resets = self.reset_notices.reset
         self.registrar = Registrar(
             live=self.live,
             topics=self.topics,
@@ -492,6 +524,7 @@ class Broker:
         self.groups.load()
         self.offsets.load()
         self.delay.load()
+        self.timers.load()
         self.ordered.load()
         if self.filters is not None:
             self.filters.load()
@@ -506,10 +539,20 @@ class Broker:
         queries = StoreQueries(store)
         changes = self.part.changes
         self.send_lane = self._make_send_lane()
+        self._timer_puts = TimerPuts(lambda: self.timers.settings, self.timers.slot_count, clock.now_ms)
         self._send = SendProcessor(
             live=live, store=store, topics=topics, groups=groups, locks=locks, admission=admission,
             levels=self.levels, stats=stats, traffic=traffic, clock=clock, changes=changes,
             ordered=self.ordered, ordered_counters=self.ordered_counters, lane=self.send_lane,
+            transactions=self.transaction_log, timers=self._timer_puts,
+        )  # fmt: skip
+        end_transactions = TransactionProcessor(
+            live=live, log_of_transactions=self.transaction_log, topics=topics, ordered=self.ordered,
+            admission=admission, clock=clock,
+        )  # fmt: skip
+        reply_messages = ReplyProcessor(
+            live=live, sends=self._send, store=store, producers=self.producers, admission=admission,
+            stats=stats, clock=clock,
         )  # fmt: skip
         access = OrderedAccess(
             ordered=self.ordered, locks=locks, offsets=offsets, store=store, admission=admission, clock=clock,
@@ -565,22 +608,28 @@ class Broker:
         )  # fmt: skip
         admin = AdminProcessor(
             live=live, clock=clock, admission=admission, store=queries, topics=topics, groups=groups,
-            consumers=consumers, stats=stats, delay=self.delay, waiting_sends=self.waiting_sends,
-            membership=self.part.table, changes=changes,
+            consumers=consumers, stats=stats, delay=self.delay, timer_status=self.timers.status,
+            waiting_sends=self.waiting_sends, membership=self.part.table, changes=changes,
+            filters=self.filters,
         )  # fmt: skip
         group_admin = GroupProcessor(
             live=live, clock=clock, admission=admission, store=queries, topics=topics, groups=groups,
             offsets=offsets, consumers=consumers, locks=locks, stats=stats, changes=changes,
+            wake_topic=self.parked_pulls.wake_topic,
         )  # fmt: skip
         topic_admin = TopicProcessor(
             live=live, admission=admission, store=queries, topics=topics, offsets=offsets,
             consumers=consumers, stats=stats, changes=changes, ordered=self.ordered,
         )  # fmt: skip
-        served: dict[int, Handler] = refusing_handlers()
+        timers = TimerProcessor(
+            live=live, clock=clock, store=store, topics=topics, admission=admission, stats=stats,
+            timers=self.timers, puts=self._timer_puts, changes=changes,
+        )  # fmt: skip
+        served: dict[int, Handler] = {}
         for processor in (
             self._send, pull, send_back, QueryProcessor(live=live, store=store), self._clients,
             self._lock_requests, offset_requests, admin, group_admin, topic_admin, subject_queues, claims,
-            ordered_send_back,
+            ordered_send_back, reply_messages, end_transactions, timers,
         ):  # fmt: skip
             served.update(processor.handlers())
         return SignedRequests(refuse=self.settings.refuse_signed_requests).around(served)
@@ -628,6 +677,8 @@ class Broker:
         self.parked_pulls.arrived(topic, queue_id, next_queue_offset, tags_code)
         if topic == SCHEDULE_TOPIC:
             self.delay.arrived(queue_id)
+        elif topic == TIMER_TOPIC:
+            self.timers.arrived()
 
     def _has(self, topic: str, group: str) -> bool:
         return topic in self.topics.items and group in self.groups.items
@@ -643,6 +694,9 @@ class Broker:
         if not topics:  # some were deleted
             for topic in {topic for topic, _ in self.traffic.incoming if self.topics.get(topic) is None}:
                 self.traffic.forget_topic(topic)
+            counts = self.transaction_log.counts
+            for topic in [topic for topic in counts.topics if self.topics.get(topic) is None]:
+                counts.forget_topic(topic)
 
     def _use(self, settings: BrokerSettings) -> None:
         self.settings = settings
@@ -718,7 +772,7 @@ class Broker:
             admission=self.admission, parked_pulls=self.parked_pulls, stats=self.stats,
             traffic=self.traffic, registrar=self.registrar, connections=self, member=self.member,
             ordered=self.ordered, ordered_counters=self.ordered_counters,
-            ledger=self.ledger,
+            transactions=self.transactions, timers=self.timers, ledger=self.ledger,
         )  # fmt: skip
 
     def _metrics(self) -> CollectorRegistry:

@@ -22,6 +22,8 @@ import uvloop
 from brokerset_bench import network
 from brokerset_bench.faults import KINDS_OF_MODE, Kind
 from brokerset_bench.measurements import KindResult
+from brokerset_bench.message_loads import CHECK_SETTINGS
+from brokerset_bench.message_tables import message_tables
 from brokerset_bench.network import INSIDE, OwnNetwork
 from brokerset_bench.runs import Load, run_kind
 from brokerset_bench.sets import BenchSet, java_set, our_set
@@ -58,11 +60,13 @@ class Wish:
     port: int | None
     keep: Path | None
     mode: str = CONTROLLER
+    transactions: int = 0
+    timers: int = 0
 
     def arguments(self, kind: Kind) -> list[str]:
         """How this command is asked for the same with one kind."""
         keep = [] if self.keep is None else [f"--keep-history={self.keep}"]
-        same = ("mode", "runs", "rate", "size", "replicas")
+        same = ("mode", "runs", "rate", "size", "replicas", "transactions", "timers")
         numbers = [f"--{name}={getattr(self, name)}" for name in same]
         return [f"--kinds={kind.name}", *numbers, *(f"--set={one}" for one in self.settings), *keep]
 
@@ -75,7 +79,14 @@ class Wish:
             settle=JAVA_SETTLE_SECONDS if java else 0.2,
             takeover_max=JAVA_TAKEOVER_SECONDS if java else OUR_TAKEOVER_SECONDS,
             whole_max=90.0 if java else 60.0,
+            transactions=self.transactions,
+            timers=self.timers,
         )
+
+    @property
+    def broker_settings(self) -> tuple[str, ...]:
+        """Settings of our brokers: what was wished for comes last, and counts."""
+        return (*(CHECK_SETTINGS if self.transactions else ()), *self.settings)
 
 
 def _kinds(context: click.Context, _: click.Parameter, value: str | None) -> tuple[Kind, ...]:
@@ -104,6 +115,8 @@ def _settings(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> 
     + "]",
 )
 @number_option("--rate", "Messages sent in a second.", 1, 20_000, default=2000)
+@number_option("--transactions", "Transactions begun in a second, besides.", 0, 2000, default=0)
+@number_option("--timers", "Timers put in a second, besides.", 0, 2000, default=0)
 @number_option("--size", "Bytes of a body.", 32, 1024 * 1024, metavar="B", default=1024)
 @number_option("--replicas", "Brokers of the group.", 1, 9, default=3)
 @click.option(
@@ -142,6 +155,11 @@ def failover(java: Path | None, java_only: bool, as_json: bool, **wished: Any) -
     everything. The gap is from the last acknowledgement by the old master to the first by the new one, for
     the kinds without a new master the longest time without any. Every message that was acknowledged must be
     in its place at the end, and must have been consumed. Exit code 1 when one is not.
+
+    With --transactions a producer begins transactions, ends most of them, and answers brokers that ask about
+    the others: no commit may be lost, and no half message or one that was rolled back may become visible.
+    With --timers messages are put that are due 1.5 to 8 s later: none may be lost or early; what comes late
+    or twice is counted.
     """
     if java_only and java is None:
         raise click.UsageError("--java-only needs --java DIR")
@@ -183,7 +201,7 @@ def _measure_ours(wish: Wish, kind: Kind) -> dict[str, Any]:
         return our_set(
             folder,
             replicas=wish.replicas,
-            settings=wish.settings,
+            settings=wish.broker_settings,
             port=wish.port or 0,
             network=OwnNetwork(folder) if inside else None,
             mode=wish.mode,
@@ -193,6 +211,8 @@ def _measure_ours(wish: Wish, kind: Kind) -> dict[str, Any]:
 
 
 def _measure_java(wish: Wish, peers: Path) -> dict[str, dict[str, Any]]:
+    checks = dict(one.split("=") for one in CHECK_SETTINGS) if wish.transactions else {}
+
     def make(settings: Mapping[str, str], folder: Path) -> BenchSet:
         port = wish.port or 0
         try:
@@ -207,7 +227,9 @@ def _measure_java(wish: Wish, peers: Path) -> dict[str, dict[str, Any]]:
         for kind in wish.kinds:
             if kind.java:
                 label = f"java {variant} {kind.name}"
-                result = _measure(kind, wish, wish.load(java=True), partial(make, settings), label)
+                result = _measure(
+                    kind, wish, wish.load(java=True), partial(make, {**checks, **settings}), label
+                )
                 found.setdefault(variant, {})[kind.name] = result.to_object()
     return found
 
@@ -310,6 +332,9 @@ def _show(mode: str, ours: Mapping[str, Any], javas: Mapping[str, Mapping[str, A
         shown = {**found, "goal": goal, "broken": broken or "none"}
         rows.append((who, name, *(shown[key] for key in COLUMNS.values())))
     write_table(("servers", "fault", *COLUMNS), rows)
+    for heads, lines in message_tables([(who, name, found) for who, name, found, _ in measured]):
+        click.echo()
+        write_table(heads, lines)
     for name, found in ours.items():
         if "notMeasured" in found:
             click.echo(f"{name} was not measured: {found['notMeasured']}")

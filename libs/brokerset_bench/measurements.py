@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from brokerset_bench.event_log import Broken, MessageVerdict
 from brokerset_bench.history import Ack, Verdict
 
 
@@ -92,6 +93,14 @@ class RunResult:
     switch_pause_ms: int | None = None
     """What a master said about how long it had held sends (planned switchover)."""
 
+    messages: Mapping[str, MessageVerdict] = field(default_factory=dict)
+    """What became of transactions and timers, by subject, where there were any."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether every promise was kept."""
+        return self.verdict.ok and all(verdict.ok for verdict in self.messages.values())
+
 
 @dataclass(slots=True)
 class KindResult:
@@ -107,7 +116,7 @@ class KindResult:
     @property
     def broken(self) -> bool:
         """Whether a promise was broken, a run could not be ended, or a group was not whole again."""
-        return bool(self.problem or self.not_whole) or any(not run.verdict.ok for run in self.runs)
+        return bool(self.problem or self.not_whole) or any(not run.ok for run in self.runs)
 
     def to_object(self) -> dict[str, Any]:
         """Return the measurements for JSON; times in milliseconds."""
@@ -118,6 +127,8 @@ class KindResult:
         reasons: Counter[str] = Counter()
         for run in self.runs:
             violations.update(run.verdict.violations)
+            for subject, verdict in run.messages.items():
+                violations.update({f"{subject} {how}": count for how, count in verdict.violations.items()})
             reasons.update(run.reasons)
         made: dict[str, Any] = {
             "runs": len(self.runs),
@@ -141,10 +152,39 @@ class KindResult:
         pauses = [run.switch_pause_ms for run in self.runs if run.switch_pause_ms is not None]
         if pauses:
             made["toldPauseMsMax"] = max(pauses)
+        for subject in sorted({subject for run in self.runs for subject in run.messages}):
+            made[subject] = message_summary(
+                [run.messages[subject] for run in self.runs if subject in run.messages]
+            )
         if self.problem or self.not_whole:
             made["problem"] = self.problem or self.not_whole
         return made
 
     def _texts(self) -> list[str]:
         """A few violations in words, the first ones of each run."""
-        return [texts[0] for run in self.runs for _, texts in sorted(run.verdict.texts.items()) if texts][:10]
+        return [
+            texts[0]
+            for run in self.runs
+            for found in (run.verdict.texts, *(verdict.texts for verdict in run.messages.values()))
+            for _, texts in sorted(found.items())
+            if texts
+        ][:10]
+
+
+def message_summary(verdicts: Sequence[MessageVerdict]) -> dict[str, Any]:
+    """What became of transactions or timers in several runs: counts, broken promises by kind, lateness."""
+    counts: Counter[str] = Counter()
+    violations: Counter[str] = Counter()
+    for verdict in verdicts:
+        counts.update(verdict.counts)
+        violations.update(verdict.violations)
+    late = sorted(value * 1000 for verdict in verdicts for value in verdict.lateness)
+    made: dict[str, Any] = {
+        **dict(sorted(counts.items())),
+        **{how.value: violations[how.value] for how in Broken},
+        "violations": sum(violations.values()),
+    }
+    if late:
+        made["lateP50Ms"], made["lateP99Ms"] = round(percentile(late, 0.5)), round(percentile(late, 0.99))
+        made["lateMaxMs"] = round(late[-1])
+    return made

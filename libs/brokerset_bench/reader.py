@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
-from brokerset_bench.history import History
 from brokerset_bench.writer import QUEUES, Route
 from brokerset_client import calls
 from brokerset_client.errors import ClientError
@@ -56,23 +55,38 @@ class NotRead(Exception):
     """The end of the queues was not reached in time; says where it stopped."""
 
 
+class Sightings(Protocol):
+    """Who is to know what was read; `History` has the meaning of each."""
+
+    def consumed(self, queue: int, offset: int, broker: str, body: bytes) -> None:
+        """The consumer was given this."""
+
+    def found(self, queue: int, offset: int, broker: str, body: bytes) -> None:
+        """The scan at the end met this."""
+
+    def note(self, kind: str, why: str = "", broker: str = "") -> None:
+        """Something that the sequence is to be read with."""
+
+
 class Reader:
     """Pulls every queue of a topic from the master, in order, for as long as it runs."""
 
-    def __init__(self, instance: ClientInstance, route: Route, topic: str, group: str) -> None:
+    def __init__(
+        self, instance: ClientInstance, route: Route, topic: str, group: str, *, queues: int = QUEUES
+    ) -> None:
         self._instance = instance
         self._route = route
-        self._queues = [MessageQueue(topic, group, number) for number in range(QUEUES)]
-        self.next_offsets = dict.fromkeys(range(QUEUES), 0)
+        self._queues = [MessageQueue(topic, group, number) for number in range(queues)]
+        self.next_offsets = dict.fromkeys(range(queues), 0)
         """By queue, where the next pull begins."""
 
-    async def run(self, history: History) -> None:
+    async def run(self, history: Sightings) -> None:
         """Consume until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for queue in self._queues:
                 tasks.create_task(self._consume(queue, history))
 
-    async def _consume(self, queue: MessageQueue, history: History) -> None:
+    async def _consume(self, queue: MessageQueue, history: Sightings) -> None:
         while True:
             offset = self.next_offsets[queue.queue_id]
             with contextlib.suppress(ClientError):  # between two masters; asked again
@@ -103,7 +117,7 @@ class Reader:
                 f"{self._route.master} does not give out to their ends"
             ) from None
 
-    async def scan(self, history: History) -> None:
+    async def scan(self, history: Sightings) -> None:
         """Read every queue from its beginning to its end at the master. Raises `NotRead`."""
         try:
             async with asyncio.timeout(END_SECONDS_MAX):

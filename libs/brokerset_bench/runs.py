@@ -20,6 +20,7 @@ from brokerset_bench.measurements import (
     pause_after_takeover,
     takeover_gap,
 )
+from brokerset_bench.message_loads import MessageLoads
 from brokerset_bench.probes import GroupView, NoAnswer, Prober
 from brokerset_bench.reader import NotRead, Reader
 from brokerset_bench.sets import BenchSet
@@ -66,6 +67,12 @@ class Load:
 
     whole_max: float
     """Seconds that the group may take to be whole."""
+
+    transactions: int = 0
+    """Begun in a second, besides the messages."""
+
+    timers: int = 0
+    """Put in a second, besides the messages."""
 
 
 async def run_kind(
@@ -120,6 +127,15 @@ class _Run:
         topic = f"failover-{self.kind.name}-{self.number}"
         view = await self._whole()
         route = Route(self.prober, self.bench.name_servers, topic, self.bench.group)
+        loads = MessageLoads(
+            self.instance,
+            route,
+            self.bench.group,
+            f"{self.kind.name}-{self.number}",
+            transactions=self.load.transactions,
+            timers=self.load.timers,
+        )
+        await loads.create_topics(self.prober, view.master)
         await self._create_topic(view, route, topic)
         reader = Reader(self.instance, route, topic, self.bench.group)
         writer = Writer(self.history, route, topic, rate=self.load.rate, size=self.load.size, first=0)
@@ -127,6 +143,7 @@ class _Run:
         stop = asyncio.Event()
         writing = asyncio.create_task(writer.run(stop))
         reading = asyncio.create_task(reader.run(self.history))
+        loads.start(stop)
         try:
             await asyncio.sleep(self.load.warm)
             if not self.history.acks:
@@ -150,12 +167,15 @@ class _Run:
                 self.not_whole = str(error)
             await reader.until_end()
             await reader.scan(self.history)
+            messages = await loads.finish()
         finally:
+            await loads.close()
             for task in (writing, reading):
                 task.cancel()
             await asyncio.gather(writing, reading, return_exceptions=True)
             if keep is not None:
                 self.history.write(keep / f"{self.kind.name}-{self.number}.jsonl")
+                loads.write(keep, f"{self.kind.name}-{self.number}")
         return RunResult(
             gap=gap,
             verdict=check(self.history.events()),
@@ -165,6 +185,7 @@ class _Run:
             whole_after=whole_after,
             later_pause=later,
             switch_pause_ms=self.switch_pause_ms,
+            messages=messages,
         )
 
     async def _whole(self) -> GroupView:

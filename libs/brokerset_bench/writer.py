@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import takewhile
@@ -89,6 +90,27 @@ class Route:
         if found:
             self.master = found
         return self.master
+
+
+def send_fields(
+    group: str, topic: str, queue: int, properties: Mapping[str, str], *, sys_flag: int = 0
+) -> dict[str, str]:
+    """The header of a SEND_MESSAGE_V2 of one message."""
+    return {
+        SendKey.PRODUCER_GROUP: group,
+        SendKey.TOPIC: topic,
+        SendKey.DEFAULT_TOPIC: "TBW102",
+        SendKey.DEFAULT_TOPIC_QUEUE_NUMS: "4",
+        SendKey.QUEUE_ID: str(queue),
+        SendKey.SYS_FLAG: str(sys_flag),
+        SendKey.BORN_TIMESTAMP: str(time.time_ns() // 1_000_000),  # by which a broker knows how old a half is
+        SendKey.FLAG: "0",
+        SendKey.PROPERTIES: encode_properties(properties).decode(),
+        SendKey.RECONSUME_TIMES: "0",
+        SendKey.UNIT_MODE: "false",
+        SendKey.MAX_RECONSUME_TIMES: "0",
+        SendKey.BATCH: "false",
+    }
 
 
 class Writer:
@@ -176,7 +198,9 @@ class Writer:
     def _send(self, line: Line, number: int) -> None:
         body = body_of(number, self._size)
         queue = number % QUEUES
-        command = Command(RequestCode.SEND_MESSAGE_V2, self._fields(number, queue), body)
+        properties = {Property.UNIQ_KEY: f"{number:032X}", Property.WAIT: "true"}
+        fields = send_fields("brokerset-bench", self._topic, queue, properties)
+        command = Command(RequestCode.SEND_MESSAGE_V2, fields, body)
         self._history.sent(number, queue, line.address, body)
         try:
             future = line.connection.start_call(command)
@@ -185,24 +209,6 @@ class Writer:
             return
         line.waiting[number] = self._loop.time()
         future.add_done_callback(partial(self._answered, line, number))
-
-    def _fields(self, number: int, queue: int) -> dict[str, str]:
-        properties = encode_properties({Property.UNIQ_KEY: f"{number:032X}", Property.WAIT: "true"})
-        return {
-            SendKey.PRODUCER_GROUP: "brokerset-bench",
-            SendKey.TOPIC: self._topic,
-            SendKey.DEFAULT_TOPIC: "TBW102",
-            SendKey.DEFAULT_TOPIC_QUEUE_NUMS: "4",
-            SendKey.QUEUE_ID: str(queue),
-            SendKey.SYS_FLAG: "0",
-            SendKey.BORN_TIMESTAMP: "0",
-            SendKey.FLAG: "0",
-            SendKey.PROPERTIES: properties.decode(),
-            SendKey.RECONSUME_TIMES: "0",
-            SendKey.UNIT_MODE: "false",
-            SendKey.MAX_RECONSUME_TIMES: "0",
-            SendKey.BATCH: "false",
-        }
 
     def _answered(self, line: Line, number: int, future: asyncio.Future[Command]) -> None:
         in_time = line.waiting.pop(number, None) is not None

@@ -21,6 +21,7 @@ from brokerset_client.errors import (
     MessageInvalid,
     NameServerUnavailable,
     NoQueue,
+    ReplyTimeout,
     RequestRefused,
     SendFailed,
     TopicNotFound,
@@ -89,6 +90,8 @@ def advice_for(error: ClientError, namesrv: str) -> str:
             )
         case BrokerUnreachable() | AnswerTimeout():
             return "see `brokerset status` whether it runs; whether the request was carried out is unknown"
+        case ReplyTimeout(topic=topic):
+            return f"start what replies, for a try `brokerset consume {topic} --reply TEXT`, or wait longer"
         case GroupOffline():
             return "start a consumer of the group"
         case MessageInvalid():

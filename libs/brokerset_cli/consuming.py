@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -17,6 +17,7 @@ from brokerset_client.instance import ClientInstance
 from brokerset_client.messages import MessageView
 from brokerset_client.push_consumer import PushConsumer
 from brokerset_client.push_settings import PushSettings
+from brokerset_client.tracing import TraceSettings
 from brokerset_protocol.bodies.heartbeat import ConsumeFromWhere, ExpressionType
 
 CLOSE_SECONDS: Final = 0.05
@@ -77,12 +78,15 @@ async def take(
     count: int | None = None,
     idle_seconds: float | None = None,
     enough: Callable[[], bool] = lambda: False,
+    answer: Callable[[MessageView], Awaitable[None]] | None = None,
+    trace: TraceSettings | None = None,
 ) -> Taken:
     """Join `group`, hand messages to `handle` one after the other, and leave, with offsets stored.
 
     Ends after `count` messages, when `enough` says so after one, after `idle_seconds` without one, or at
     Ctrl-C. Exactly the messages that were handled count as consumed: a further one that is here already is
     neither shown nor acknowledged.
+    `answer` is awaited for each message behind `handle`; when it fails the message comes again.
     A `handle` that raises `OSError` (a closed pipe) ends the reading; that message is not acknowledged.
     """
     taken = Taken()
@@ -101,6 +105,8 @@ async def take(
             problems.append(error)
             ended.set()
             await asyncio.Event().wait()
+        if answer is not None:
+            await answer(message)
         last = time.perf_counter()
         first = first or last
         taken.count += 1
@@ -117,6 +123,7 @@ async def take(
         consume_from=start.where,
         from_timestamp_ms=start.timestamp_ms,
         settings=settings,
+        trace=trace,
     )
     consumer.subscribe(topic, expression, expression_type=expression_type)
     async with consumer:

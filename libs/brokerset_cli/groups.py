@@ -7,10 +7,13 @@ from typing import Any
 import click
 
 from brokerset_cli.client_session import Cluster, cluster_options
+from brokerset_cli.group_consumers import consume_directly, resume, status, suspend
+from brokerset_cli.group_offsets import clone_offsets, reset_offsets
 from brokerset_cli.options import at_cluster_option, json_option, number_option, yes_option
 from brokerset_cli.output import CommandFailed, counted, write_columns, write_json, write_names
 from brokerset_cli.topics import moment
 from brokerset_client.admin import Admin, GroupProgress
+from brokerset_client.consumer_admin import ConsumerAdmin
 from brokerset_client.errors import GroupOffline, NoQueue, RequestRefused, TopicNotFound
 from brokerset_formats import names
 from brokerset_formats.config import SubscriptionGroupConfig
@@ -19,7 +22,14 @@ from brokerset_protocol.bodies.connections import Connection
 
 @click.group()
 def group() -> None:
-    """Create, list, describe and delete consumer groups."""
+    """Create, list, describe and delete consumer groups; watch their consumers, and move them."""
+
+
+for command in (
+    status, suspend, resume, consume_directly,
+    reset_offsets, clone_offsets,
+):  # fmt: skip
+    group.add_command(command)
 
 
 @group.command()
@@ -92,6 +102,7 @@ def describe(name: str, cluster: Cluster, as_json: bool) -> None:
         return {
             "group": name,
             "lag": sum(item.lag for item in progress),
+            "suspendedAt": await ConsumerAdmin(admin).suspended_at(name),
             "members": [
                 {"clientId": m.client_id, "address": m.client_addr, "language": m.language} for m in members
             ],
@@ -115,6 +126,9 @@ def describe(name: str, cluster: Cluster, as_json: bool) -> None:
         return
     members = counted(len(found["members"]), "member")
     click.echo(f"Group {name}, {members}, {counted(found['lag'], 'message')} behind")
+    if found["suspendedAt"]:
+        where = ", ".join(found["suspendedAt"])
+        click.echo(f"It is suspended at {where}: `brokerset group resume {name}` lets it consume.")
     write_columns(
         found["members"],
         {"member": "clientId", "address": "address", "language": "language"},

@@ -21,9 +21,12 @@ COMMANDS: Final = {
         "brokerset_cli.subjects:subject",
         "Create, scale, list, describe and delete ordered subjects.",
     ),
-    "group": ("brokerset_cli.groups:group", "Create, list, describe and delete consumer groups."),
+    "group": ("brokerset_cli.groups:group", "Consumer groups: create, describe, move, suspend, delete."),
     "send": ("brokerset_cli.messages:send", "Send messages to a topic."),
+    "recall": ("brokerset_cli.messages:recall", "Take back a message that waits for its time."),
     "consume": ("brokerset_cli.messages:consume", "Read messages from a topic."),
+    "request": ("brokerset_cli.requests:request", "Send a message and wait for the reply to it."),
+    "message": ("brokerset_cli.message_traces:message", "Find out what became of a message."),
     "bench": ("brokerset_bench.command:bench", "Measure sending and consuming."),
     "controller": (
         "brokerset_cli.controllers:controller",

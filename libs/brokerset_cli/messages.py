@@ -1,4 +1,4 @@
-"""`brokerset send` and `brokerset consume`."""
+"""`brokerset send`, `brokerset recall` and `brokerset consume`."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, TypeVar
 
 import click
 
 from brokerset_cli.client_session import Cluster, cluster_options, stop_event
 from brokerset_cli.consuming import Start, Taken, message_json, message_line, parse_start, take
+from brokerset_cli.delivery_times import parse_delay, parse_moment
 from brokerset_cli.options import json_option, number_option
 from brokerset_cli.ordered_messages import (
     OrderedSends,
@@ -24,13 +26,20 @@ from brokerset_cli.ordered_messages import (
     take_ordered,
 )
 from brokerset_cli.output import CommandFailed, counted, fail, progress, write_json
+from brokerset_cli.requests import replying
 from brokerset_cli.sending import OFFSET_UNKNOWN, Sends, Sent, check_statuses, send_all
+from brokerset_cli.transactions import STATES, Ends, TransactionalSends, check_ends, ends_line
 from brokerset_client.instance import ClientInstance
 from brokerset_client.messages import BODY_SIZE_MAX, Message, MessageView
 from brokerset_client.ordered import OrderedClient
 from brokerset_client.ordered.consuming import PulledMessage
 from brokerset_client.producer import Producer
+from brokerset_client.timers import timed
+from brokerset_client.tracing import TraceSettings
+from brokerset_client.transactions import TransactionState
 from brokerset_protocol.bodies.heartbeat import ExpressionType
+
+T = TypeVar("T")
 
 PRODUCER_GROUP: Final = "brokerset-cli"
 """Producer group of everything that this command sends."""
@@ -40,6 +49,23 @@ RATE_SECONDS_MIN: Final = 0.01
 
 IN_FLIGHT_MAX: Final = 256
 """Requests on their way at once."""
+
+trace_option: Final = click.option(
+    "--trace", is_flag=True, help="Write traces, which `brokerset message trace ID` shows."
+)
+"""`--trace`: ask for traces."""
+
+
+def _read_with(read: Callable[[str], T]) -> Callable[[click.Context, click.Parameter, str | None], T | None]:
+    """A callback for an option whose text `read` understands, or says in a `ValueError` why not."""
+
+    def callback(_context: click.Context, _parameter: click.Parameter, text: str | None) -> T | None:
+        try:
+            return None if text is None else read(text)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from None
+
+    return callback
 
 
 @click.command()
@@ -80,6 +106,36 @@ IN_FLIGHT_MAX: Final = 256
     default=0,
     help="Deliver later, by the broker's messageDelayLevel: 1 is 1 s, 2 is 5 s, 3 is 10 s, …",
 )
+@click.option(
+    "--delay",
+    metavar="TIME",
+    callback=_read_with(parse_delay),
+    help="Deliver so much later: 90s, 15m, 1h30m; at most the brokers' timerMaxDelaySec, 3 days by default.",
+)
+@click.option(
+    "--deliver-at",
+    metavar="TIME",
+    callback=_read_with(parse_moment),
+    help="Deliver at this time: 2026-12-24T18:00, or milliseconds since 1970.",
+)
+@click.option(
+    "--transaction",
+    type=click.Choice(list(STATES)),
+    help="Send half messages and end them so; unknown leaves them to the broker's checks.",
+)
+@click.option(
+    "--check-answer",
+    type=click.Choice(list(STATES)),
+    help="With --transaction unknown: wait for the broker's checks, and answer each like this.",
+)
+@click.option(
+    "--group",
+    metavar="G",
+    default=PRODUCER_GROUP,
+    show_default=True,
+    help="Producer group; brokers ask a member of it about its transactions.",
+)
+@trace_option
 @cluster_options
 @json_option
 def send(
@@ -93,6 +149,12 @@ def send(
     order_key: str | None,
     separator: str | None,
     delay_level: int,
+    delay: timedelta | None,
+    deliver_at: datetime | None,
+    transaction: str | None,
+    check_answer: str | None,
+    group: str,
+    trace: bool,
     cluster: Cluster,
     as_json: bool,
 ) -> None:
@@ -107,6 +169,13 @@ def send(
         raise click.BadParameter("brokers refuse messages without a body", param_hint="--body")
     if sum(option is not None for option in (file, body)) == 2 or (file is not None and size is not None):
         raise click.UsageError("--file goes with neither --body nor --size: the lines are the bodies")
+    delays = sum((bool(delay_level), delay is not None, deliver_at is not None))
+    if delays > 1:
+        raise click.UsageError("--delay, --deliver-at and --delay-level exclude each other")
+    if transaction is not None and delays:
+        raise click.UsageError("--transaction goes with no delay: a half message would never reach its topic")
+    if check_answer is not None and transaction != "unknown":
+        raise click.UsageError("--check-answer goes with --transaction unknown: others are ended at once")
     bodies: Iterable[bytes]
     total = count
     if file is not None:
@@ -115,16 +184,22 @@ def send(
         total = count or 1
         bodies = made_bodies(total, size, body)
     messages = (
-        Message(
-            topic=topic,
-            body=item,
-            tags=tag,
-            keys=keys,
-            sharding_key=order_key if separator is None else order_key_of(item, separator),
-            delay_level=delay_level,
+        timed(
+            Message(
+                topic=topic,
+                body=item,
+                tags=tag,
+                keys=keys,
+                sharding_key=order_key if separator is None else order_key_of(item, separator),
+                delay_level=delay_level,
+            ),
+            delay,
+            deliver_at,
         )
         for item in bodies
     )
+    traces = TraceSettings() if trace else None
+    ends: Ends | None = None
 
     async def send_with(producer: Sends) -> Sent:
         with progress(f"sending to {topic}", total) as done:
@@ -141,19 +216,42 @@ def send(
         if order_key is not None or separator is not None:
             async with OrderedClient(instance=instance) as client:
                 if await find_subject(client.transport, topic) is not None:
+                    if transaction is not None or delays:
+                        raise CommandFailed(
+                            f"{topic} is an ordered subject: it has neither delays nor transactions",
+                            "send to a usual topic",
+                        )
                     async with client.producer() as ordered:
                         return await send_with(OrderedSends(ordered))
-        async with Producer(PRODUCER_GROUP, instance=instance) as producer:
+        if transaction is not None:
+            return await transactional(instance, STATES[transaction])
+        async with Producer(group, instance=instance, trace=traces) as producer:
             return await send_with(producer)
+
+    async def transactional(instance: ClientInstance, state: TransactionState) -> Sent:
+        nonlocal ends
+        answer = None if check_answer is None else STATES[check_answer]
+        sends = TransactionalSends(instance, group, state, answer, traces)
+        ends = sends.ends
+        async with sends.producer:
+            done = await send_with(sends)
+            if answer is not None:
+                click.echo("Waiting for the broker's checks; Ctrl-C ends it", err=True)
+                await sends.wait_checked(stop_event())
+            return done
 
     sent = cluster.run(work)
     if not sent.count:
         raise CommandFailed("there was nothing to send", "give --file with at least one line")
     if as_json:
-        write_json({"topic": topic, **sent.to_json()})
+        write_json({"topic": topic, **sent.to_json(), **({} if ends is None else ends.to_json())})
     else:
         show_sent(topic, sent)
+        if ends is not None and transaction is not None:
+            click.echo(ends_line(ends, STATES[transaction], STATES.get(check_answer or "")))
     check_statuses(sent)
+    if ends is not None:
+        check_ends(ends)
 
 
 def made_bodies(count: int, size: int | None, text: str | None) -> Iterator[bytes]:
@@ -215,6 +313,8 @@ def show_sent(topic: str, sent: Sent) -> None:
         if sent.last.queue_offset != OFFSET_UNKNOWN:
             where += f", offset {sent.last.queue_offset}"
         click.echo(f"Sent 1 message to {topic}: id {sent.last.message_id}, stored by {where}")
+        if sent.last.recall_handle is not None:
+            click.echo(f"To take it back: brokerset recall {topic} {sent.last.recall_handle}")
         return
     click.echo(
         f"Sent {counted(sent.count, 'message')} ({sent.body_bytes:,} bytes) to {topic} "
@@ -222,11 +322,26 @@ def show_sent(topic: str, sent: Sent) -> None:
     )
 
 
-def _start(_context: click.Context, _parameter: click.Parameter, text: str) -> Start:
-    try:
-        return parse_start(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
+@click.command()
+@click.argument("topic")
+@click.argument("handle")
+@cluster_options
+@json_option
+def recall(topic: str, handle: str, cluster: Cluster, as_json: bool) -> None:
+    """Take back the message of TOPIC that waits for its time; HANDLE is what its send showed.
+
+    Brokers allow it with recallMessageEnable=true. One whose time has come may be delivered nevertheless.
+    """
+
+    async def work(instance: ClientInstance) -> str:
+        async with Producer(PRODUCER_GROUP, instance=instance) as producer:
+            return await producer.recall(topic, handle)
+
+    message_id = cluster.run(work)
+    if as_json:
+        write_json({"topic": topic, "messageId": message_id})
+    else:
+        click.echo(f"Recalled message {message_id} of {topic}")
 
 
 @click.command()
@@ -245,7 +360,7 @@ def _start(_context: click.Context, _parameter: click.Parameter, text: str) -> S
     metavar="earliest|latest|TIME",
     default="earliest",
     show_default=True,
-    callback=_start,
+    callback=_read_with(parse_start),
     help="Where a group begins that has no offsets of this topic yet.",
 )
 @click.option(
@@ -285,7 +400,13 @@ def _start(_context: click.Context, _parameter: click.Parameter, text: str) -> S
     metavar="PORT",
     help="With --ordered: serve lag, permission and blocked keys at /metrics of this port, for Prometheus.",
 )
+@click.option(
+    "--reply",
+    metavar="TEXT",
+    help="Reply TEXT to the requests among the messages; {body} in it stands for the request's body.",
+)
 @click.option("--quiet", is_flag=True, help="Do not show the messages, only how many there were.")
+@trace_option
 @cluster_options
 @json_option
 def consume(
@@ -299,7 +420,9 @@ def consume(
     ordered: bool,
     shared: bool,
     metrics_port: int | None,
+    reply: str | None,
     quiet: bool,
+    trace: bool,
     cluster: Cluster,
     as_json: bool,
 ) -> None:
@@ -313,8 +436,12 @@ def consume(
     if shared and not ordered:
         raise click.UsageError("--shared goes with --ordered: a usual topic is shared by queues anyway")
 
+    if trace and ordered:
+        raise click.UsageError("--trace goes without --ordered: consumers of subjects write no traces")
     if sql is not None and (ordered or expression != "*"):
         raise click.UsageError("--sql goes neither with --tag nor with --ordered: a topic has one filter")
+    if reply is not None and (ordered or not reply):
+        raise click.UsageError("--reply needs a text, and does not go with --ordered")
     if sql == "":
         raise click.UsageError("--sql needs an expression; without it all messages are read")
 
@@ -351,17 +478,20 @@ def consume(
                 show(message)
                 done(1)
 
-            return await take(
-                instance,
-                topic,
-                group,
-                start=start,
-                handle=handle,
-                expression=expression if sql is None else sql,
-                expression_type=ExpressionType.TAG if sql is None else ExpressionType.SQL92,
-                count=count,
-                idle_seconds=idle_seconds,
-            )
+            async with replying(instance, reply) as answer:
+                return await take(
+                    instance,
+                    topic,
+                    group,
+                    start=start,
+                    handle=handle,
+                    expression=expression if sql is None else sql,
+                    expression_type=ExpressionType.TAG if sql is None else ExpressionType.SQL92,
+                    count=count,
+                    idle_seconds=idle_seconds,
+                    answer=answer,
+                    trace=TraceSettings() if trace else None,
+                )
 
     taken = cluster.run(work)
     rate = ""

@@ -87,6 +87,7 @@ class Sent:
             },
             "lastMessageId": self.last.message_id if self.last else None,
             "lastOffsetMessageId": self.last.offset_message_id if self.last else None,
+            "lastRecallHandle": self.last.recall_handle if self.last else None,
         }
 
 

@@ -22,9 +22,15 @@ from brokerset_client.errors import (
     MessageUnreadable,
     NameServerUnavailable,
     NoQueue,
+    NotARequest,
+    ReplyNotTaken,
+    ReplyTimeout,
     RequestRefused,
     SendFailed,
     TopicNotFound,
+    TransactionNotCommitted,
+    TransactionNotPrepared,
+    TransactionsFull,
 )
 from brokerset_client.instance import ClientInstance
 from brokerset_client.messages import Message, MessageView, SendResult, SendStatus
@@ -34,8 +40,13 @@ from brokerset_client.pull_consumer import PullConsumer
 from brokerset_client.push_consumer import PushConsumer
 from brokerset_client.push_settings import ClientLimits, ConsumeStatus, Later, PushSettings, Verdict
 from brokerset_client.rebalance import allocate_averagely, allocate_by_circle
+from brokerset_client.replier import Answer, Replier, is_request
+from brokerset_client.request_reply import reply_message
 from brokerset_client.retry import Backoff, SendRetry
 from brokerset_client.send_window import SendLimits
+from brokerset_client.tracing import TraceSettings
+from brokerset_client.transaction_producer import Transaction, TransactionProducer, TransactionSettings
+from brokerset_client.transactions import EndStatus, HalfMessage, TransactionResult, TransactionState
 from brokerset_formats.config import SubscriptionGroupConfig, TopicConfig
 from brokerset_protocol.bodies.heartbeat import ConsumeFromWhere, MessageModel, SubscriptionData
 from brokerset_protocol.bodies.queues import MessageQueue
@@ -45,6 +56,7 @@ Subscription = SubscriptionData
 
 __all__ = [
     "Admin",
+    "Answer",
     "AnswerTimeout",
     "Backoff",
     "BrokerUnreachable",
@@ -54,8 +66,10 @@ __all__ = [
     "ClientLimits",
     "ConsumeFromWhere",
     "ConsumeStatus",
+    "EndStatus",
     "GroupOffline",
     "GroupProgress",
+    "HalfMessage",
     "Later",
     "Message",
     "MessageInvalid",
@@ -65,12 +79,16 @@ __all__ = [
     "MessageView",
     "NameServerUnavailable",
     "NoQueue",
+    "NotARequest",
     "Producer",
     "PullConsumer",
     "PullResult",
     "PullStatus",
     "PushConsumer",
     "PushSettings",
+    "Replier",
+    "ReplyNotTaken",
+    "ReplyTimeout",
     "RequestRefused",
     "SendFailed",
     "SendLimits",
@@ -81,8 +99,19 @@ __all__ = [
     "SubscriptionGroupConfig",
     "TopicConfig",
     "TopicNotFound",
+    "TraceSettings",
+    "Transaction",
+    "TransactionNotCommitted",
+    "TransactionNotPrepared",
+    "TransactionProducer",
+    "TransactionResult",
+    "TransactionSettings",
+    "TransactionState",
+    "TransactionsFull",
     "Verdict",
     "WindowLimits",
     "allocate_averagely",
     "allocate_by_circle",
+    "is_request",
+    "reply_message",
 ]

@@ -67,6 +67,11 @@ class AssignedQueue:
         """Ours: what listeners say about its messages counts."""
         self.stopping = False
         """No further message is handed to a listener; those that run still count."""
+        self.suspended = False
+        """Nothing is fetched, and nothing is handed to a listener, until it is resumed."""
+        self.set_aside: deque[list[MessageView]] = deque()
+        """Not orderly: what the workers came upon meanwhile."""
+        self._resumed = asyncio.Event()
         self.broker_id = 0
         """The replica to pull from, as the last answer suggested."""
         self.was_pulled = False
@@ -136,9 +141,25 @@ class AssignedQueue:
                 self._room.clear()
                 await self._room.wait()
 
+    def suspend(self) -> None:
+        """Fetch nothing and hand out nothing until `resume`; what runs may finish."""
+        self.suspended = True
+        self._resumed.clear()
+
+    def resume(self) -> None:
+        """Undo `suspend`."""
+        self.suspended = False
+        self._resumed.set()
+
+    async def wait_resumed(self) -> None:
+        """Until the queue is resumed, or stopped."""
+        await self._resumed.wait()
+
     def stop(self) -> None:
         """Fetch no more, and hand out no more; what runs may finish."""
         self.stopping = True
+        self._resumed.set()
+        self.set_aside.clear()
         self.arrived.set()
         self._room.set()
         self.stopped.set()

@@ -1,20 +1,29 @@
 """What brokers ask of a client: to rebalance, to move its offsets, to tell its state, to consume one
-message."""
+message, to take a reply, to say what became of a transaction."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Protocol
 
+import structlog
+
+from brokerset_client.errors import MessageUnreadable
 from brokerset_client.messages import MessageView
+from brokerset_client.replies import ReplyTable
+from brokerset_client.stack_dump import stack_dump
+from brokerset_formats.properties import Property
 from brokerset_protocol import headers
 from brokerset_protocol.bodies.connections import ConsumeMessageDirectlyResult, ConsumerRunningInfo
 from brokerset_protocol.bodies.heartbeat import ConsumerData
-from brokerset_protocol.bodies.queues import GetConsumerStatusBody, MessageQueue, ResetOffsetBody
+from brokerset_protocol.bodies.queues import GetConsumerStatusBody, MessageQueue, reset_offsets_from
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.errors import Rejected
 from brokerset_runtime.remoting import Connection, Handlers
+
+log = structlog.get_logger(__name__)
 
 
 class GroupMember(Protocol):
@@ -54,11 +63,34 @@ class GroupMember(Protocol):
         ...
 
 
+class TransactionChecker(Protocol):
+    """Answers checks of transactions for one producer group of this client."""
+
+    @property
+    def group(self) -> str:
+        """Its producer group."""
+        ...
+
+    def check(
+        self, connection: Connection, header: headers.CheckTransactionState, message: MessageView
+    ) -> None:
+        """A broker asks over `connection` what became of `message`; must not wait."""
+        ...
+
+
 class ClientRequests:
     """Handlers for the connections of one client instance."""
 
-    def __init__(self, members: Mapping[str, GroupMember], client_id: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        members: Mapping[str, GroupMember],
+        checkers: Mapping[str, TransactionChecker],
+        replies: ReplyTable,
+        client_id: Callable[[], str],
+    ) -> None:
         self._members = members
+        self._checkers = checkers
+        self._replies = replies
         self._client_id = client_id
 
     def handlers(self) -> Handlers:
@@ -69,6 +101,8 @@ class ClientRequests:
             RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: self.consumer_status,
             RequestCode.GET_CONSUMER_RUNNING_INFO: self.running_info,
             RequestCode.CONSUME_MESSAGE_DIRECTLY: self.consume_directly,
+            RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: self._replies.received,
+            RequestCode.CHECK_TRANSACTION_STATE: self.check_transaction,
         }
 
     def members_changed(self, _: Connection, command: Command) -> Command:
@@ -81,8 +115,7 @@ class ClientRequests:
     def reset_offsets(self, _: Connection, command: Command) -> Command:
         """RESET_CONSUMER_CLIENT_OFFSET (220)."""
         header = headers.ResetOffset.from_ext(command.ext)
-        body = ResetOffsetBody.from_json(command.body)
-        self._member(header.group).reset_offsets(header.topic, body.offset_table)
+        self._member(header.group).reset_offsets(header.topic, reset_offsets_from(command.body))
         return command.reply()
 
     def consumer_status(self, _: Connection, command: Command) -> Command:
@@ -92,16 +125,38 @@ class ClientRequests:
         return command.reply(body=GetConsumerStatusBody(positions).to_json())
 
     def running_info(self, _: Connection, command: Command) -> Command:
-        """GET_CONSUMER_RUNNING_INFO (307)."""
+        """GET_CONSUMER_RUNNING_INFO (307); where Java's clients add a jstack, ours adds what its tasks do."""
         header = headers.GetConsumerRunningInfo.from_ext(command.ext)
-        return command.reply(body=self._member(header.consumer_group).running_info().to_json())
+        info = self._member(header.consumer_group).running_info()
+        if header.jstack_enable:
+            info = replace(info, jstack=stack_dump())
+        return command.reply(body=info.to_json())
 
     async def consume_directly(self, _: Connection, command: Command) -> Command:
         """CONSUME_MESSAGE_DIRECTLY (309)."""
         header = headers.ConsumeMessageDirectlyResult.from_ext(command.ext)
         member = self._member(header.consumer_group)
         message = MessageView(command.body, 0, header.broker_name or "", member.group)
+        try:
+            message.stored_topic  # noqa: B018  # reads the whole frame of the record
+        except MessageUnreadable as error:
+            raise Rejected(ResponseCode.SYSTEM_ERROR, str(error)) from error
         return command.reply(body=(await member.consume_directly(message)).to_json())
+
+    def check_transaction(self, connection: Connection, command: Command) -> None:
+        """CHECK_TRANSACTION_STATE (39). A group that is not ours is ignored: the broker asks another."""
+        header = headers.CheckTransactionState.from_ext(command.ext)
+        message = MessageView(command.body, 0, header.broker_name or "")
+        try:
+            group = message.property_text(Property.PGROUP)
+        except MessageUnreadable as error:
+            log.warning("check of a transaction cannot be read", peer=connection.peer, reason=str(error))
+            return
+        checker = None if group is None else self._checkers.get(group)
+        if checker is None:
+            log.info("check of a transaction of another group", group=group, peer=connection.peer)
+            return
+        checker.check(connection, header, message)
 
     def _member(self, group: str) -> GroupMember:
         member = self._members.get(group)

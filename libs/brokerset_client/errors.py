@@ -83,6 +83,36 @@ class SendFailed(ClientError):
         self.attempts = tuple(attempts)
 
 
+class ReplyTimeout(ClientError):
+    """A request is stored, and no reply came in time (Java's 10006): a consumer may still handle it."""
+
+    def __init__(self, topic: str, correlation_id: str, seconds: float) -> None:
+        super().__init__(
+            f"request to {topic!r} is stored, but no reply came in {seconds:g} s: see whether a consumer of "
+            f"the topic replies (correlation id {correlation_id})"
+        )
+        self.topic = topic
+        self.correlation_id = correlation_id
+
+
+class NotARequest(ClientError):
+    """There is nobody to reply to: the message was not sent as a request (Java's 10007)."""
+
+
+class ReplyNotTaken(ClientError):
+    """No broker could give the reply to the client that sent the request: it has gone, or waits no more.
+
+    `attempts` tells what each broker said.
+    """
+
+    def __init__(self, message_id: str, attempts: Sequence[str]) -> None:
+        super().__init__(
+            f"nobody took the reply to request {message_id}, its sender has gone or waits no more: "
+            + attempts_text(attempts)
+        )
+        self.attempts = tuple(attempts)
+
+
 def attempts_text(attempts: Sequence[str]) -> str:
     """What became of the attempts of one send: equal texts in a row are counted, not repeated."""
     runs = [(text, len(list(run))) for text, run in groupby(attempts)]
@@ -91,3 +121,26 @@ def attempts_text(attempts: Sequence[str]) -> str:
 
 class GroupOffline(ClientError):
     """The group has no member online, or its position is not stored yet."""
+
+
+class TransactionsFull(ClientError):
+    """As many transactions of this producer are open as its limit allows: end some first."""
+
+
+class TransactionNotPrepared(ClientError):
+    """The half message is stored less safely than the broker's settings ask for; it was taken back.
+
+    The transaction's block did not run. Try again; `brokerset status` shows disks and replicas.
+    """
+
+
+class TransactionNotCommitted(ClientError):
+    """The broker refused the commit of a transaction whose local work is done; `problems` says why.
+
+    Those half messages are not visible. If they are still there, the broker asks the check handler; one that
+    is gone (checked too often, or deleted by age) has to be sent again.
+    """
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("the broker refused to commit: " + "; ".join(problems))
+        self.problems = tuple(problems)

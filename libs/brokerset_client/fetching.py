@@ -13,6 +13,7 @@ import structlog
 from brokerset_client import calls
 from brokerset_client.assigned_queue import AssignedQueue
 from brokerset_client.calls import PullStatus
+from brokerset_client.consume_rates import ConsumerWork
 from brokerset_client.errors import ClientError, RequestRefused
 from brokerset_client.instance import ClientInstance
 from brokerset_client.messages import MessageView
@@ -53,17 +54,21 @@ async def fetch(
     moved: Callable[[AssignedQueue, int], None],
     commits: bool,
     batch: int,
+    work: ConsumerWork,
 ) -> None:
     """Pull for as long as the queue is ours.
 
     `deliver` gets what was found, `moved` is told once when the queue offset was no good, and where it goes
-    on; then the loop ends. `commits`: pulls carry the finished offset along.
+    on; then the loop ends. `commits`: pulls carry the finished offset along. `work` counts the answers.
     """
     queue = assigned.queue
     clock = instance.clock
     failures = 0
     empty = 0
     while not assigned.stopping:
+        if assigned.suspended:
+            await assigned.wait_resumed()
+            continue
         if assigned.is_full:
             await assigned.wait_for_room()
             continue
@@ -111,6 +116,7 @@ async def fetch(
             )
             moved(assigned, result.next_queue_offset)
             return
+        work.pulled(queue.topic, len(result.messages), asyncio.get_running_loop().time() - begun)
         messages = assigned.add(result.messages, result.next_queue_offset)
         assigned.was_pulled = True
         if messages:

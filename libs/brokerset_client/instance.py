@@ -10,11 +10,12 @@ import asyncio
 import itertools
 import os
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import structlog
 
-from brokerset_client.client_requests import ClientRequests, GroupMember
+from brokerset_client.client_requests import ClientRequests, GroupMember, TransactionChecker
 from brokerset_client.errors import (
     AnswerTimeout,
     BrokerUnreachable,
@@ -24,6 +25,7 @@ from brokerset_client.errors import (
     RequestRefused,
     TopicNotFound,
 )
+from brokerset_client.replies import ReplyTable
 from brokerset_client.retry import Backoff
 from brokerset_client.routes import AUTO_CREATE_TOPIC, Route, route_of, template_route
 from brokerset_protocol import headers
@@ -59,6 +61,10 @@ HEARTBEAT_RETRY_MS_MAX = 5000
 
 HEARTBEAT_GAP_SECONDS_MAX = 0.5
 """Least time between two heartbeats on demand after several that failed."""
+
+ANNOUNCE_SECONDS: Final = 1.0
+"""How long a request waits for brokers that do not know this client yet, and the least time between two
+tries to reach one of them."""
 
 CALL_SECONDS = 3.0
 """Time-out of a request unless the caller gives one."""
@@ -116,9 +122,15 @@ class ClientInstance:
         self.client_id = client_id or ""
         """`ip@pid#number`; known after `start` unless it was given."""
         self.members: dict[str, GroupMember] = {}
+        self._checkers: dict[str, TransactionChecker] = {}
         self._producer_groups: dict[str, int] = {}
+        self.replies = ReplyTable(self.clock)
+        self._announcement = 0
+        """Grows with every producer and consumer that heartbeats have to tell of."""
+        self._announcing: dict[str, tuple[asyncio.Task[bool], float]] = {}
+        """Heartbeats on their way to single brokers, and when they began, by address."""
         self._pool = ConnectionPool(
-            ClientRequests(self.members, lambda: self.client_id).handlers(),
+            ClientRequests(self.members, self._checkers, self.replies, lambda: self.client_id).handlers(),
             limits=_LIMITS,
             on_close=self._connection_lost,
         )
@@ -161,6 +173,7 @@ class ClientInstance:
     async def close(self) -> None:
         """End every task and connection of this instance. Closing twice is harmless."""
         self._closed = True
+        self.replies.close()
         tasks = [task for task in self._tasks if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()
@@ -360,6 +373,7 @@ class ClientInstance:
     def add_producer(self, group: str) -> None:
         """Announce a producer group in heartbeats."""
         self._producer_groups[group] = self._producer_groups.get(group, 0) + 1
+        self._announcement += 1
         self._heartbeat_wanted.set()
 
     async def remove_producer(self, group: str) -> None:
@@ -371,6 +385,19 @@ class ClientInstance:
         self._producer_groups.pop(group, None)
         await self._unregister(headers.UnregisterClient(client_id=self.client_id, producer_group=group))
 
+    def add_checker(self, checker: TransactionChecker) -> None:
+        """Let it answer checks of its producer group. Raises `ValueError` if another one does already."""
+        if checker.group in self._checkers:
+            raise ValueError(
+                f"this client answers checks for group {checker.group!r} already: use an instance of its own"
+            )
+        self._checkers[checker.group] = checker
+
+    def remove_checker(self, checker: TransactionChecker) -> None:
+        """Answer no more checks through it."""
+        if self._checkers.get(checker.group) is checker:
+            del self._checkers[checker.group]
+
     def add_member(self, member: GroupMember) -> None:
         """Announce a consumer. Raises `ValueError` if this instance has one of that group already."""
         if member.group in self.members:
@@ -378,6 +405,7 @@ class ClientInstance:
                 f"this client consumes for group {member.group!r} already: use an instance of its own"
             )
         self.members[member.group] = member
+        self._announcement += 1
 
     async def remove_member(self, group: str) -> None:
         """Take a consumer back, and tell the brokers, which tell the rest of the group."""
@@ -390,26 +418,70 @@ class ClientInstance:
 
     async def heartbeat(self) -> bool:
         """Tell all known brokers who we are. False if one of them could not be told."""
-        consumers: list[ConsumerData] = [member.consumer_data() for member in self.members.values()]
-        if not consumers and not self._producer_groups:
+        if not self.members and not self._producer_groups:
             return True
+        addresses = self.broker_addresses(masters_only=not self.members)
+        data = self._heartbeat_data()
+        results = await asyncio.gather(*(self._heartbeat_to(address, data) for address in addresses))
+        return all(results)
+
+    async def announce(self, addresses: Iterable[str]) -> bool:
+        """Have these brokers know all producers and consumers of this client; whether all do now.
+
+        Costs nothing for those that do. Others get a heartbeat, and are waited for `ANNOUNCE_SECONDS`: a
+        broker that is dead holds nobody up for longer, and those who come later not at all.
+        """
+        unaware = [address for address in addresses if not self._knows_us(address)]
+        if not unaware:
+            return True
+        now = asyncio.get_running_loop().time()
+        for address in unaware:
+            if address not in self._announcing:
+                task = self.spawn(
+                    self._heartbeat_to(address, self._heartbeat_data()), f"announce to {address}"
+                )
+                self._announcing[address] = task, now
+                task.add_done_callback(partial(self._announced, address))
+        left = {
+            task: began + ANNOUNCE_SECONDS - now
+            for task, began in map(self._announcing.__getitem__, unaware)
+            if began + ANNOUNCE_SECONDS > now and not task.done()
+        }
+        if left:
+            await asyncio.wait(left, timeout=max(left.values()))
+        return all(map(self._knows_us, unaware))
+
+    # -- inside -------------------------------------------------------------------------------------------
+
+    def _knows_us(self, address: str) -> bool:
+        connection = self._pool.peek(address)
+        return connection is not None and connection.state.get("announcement") == self._announcement
+
+    def _announced(self, address: str, task: asyncio.Task[bool]) -> None:
+        if task.cancelled() or task.exception() is not None or task.result():
+            self._announcing.pop(address, None)
+        else:  # it is not tried again at once, and nobody waits for it meanwhile
+            asyncio.get_running_loop().call_later(ANNOUNCE_SECONDS, self._announcing.pop, address, None)
+
+    def _heartbeat_data(self) -> tuple[int, bytes]:
+        consumers: list[ConsumerData] = [member.consumer_data() for member in self.members.values()]
         data = HeartbeatData(
             client_id=self.client_id,
             producer_data_set=tuple(ProducerData(group_name=group) for group in self._producer_groups),
             consumer_data_set=tuple(consumers),
-        ).to_json()
-        addresses = self.broker_addresses(masters_only=not consumers)
-        results = await asyncio.gather(*(self._heartbeat_to(address, data) for address in addresses))
-        return all(results)
+        )
+        return self._announcement, data.to_json()
 
-    # -- inside -------------------------------------------------------------------------------------------
-
-    async def _heartbeat_to(self, address: str, data: bytes) -> bool:
+    async def _heartbeat_to(self, address: str, announcement: tuple[int, bytes]) -> bool:
+        number, data = announcement
         try:
             await self.request(address, RequestCode.HEART_BEAT, headers.Heartbeat(), data)
         except ClientError as error:
             log.debug("heartbeat failed", address=address, reason=str(error))
             return False
+        connection = self._pool.peek(address)
+        if connection is not None:
+            connection.state["announcement"] = number
         return True
 
     async def _unregister(self, header: headers.UnregisterClient) -> None:
@@ -445,9 +517,13 @@ class ClientInstance:
             return
         if old is None and len(self._routes) >= TOPICS_MAX:
             del self._routes[next(iter(self._routes))]
-        known = set(self.broker_addresses())
+        known, masters = set(self.broker_addresses()), set(self.broker_addresses(masters_only=True))
         self._routes[route.topic] = route
-        if not known.issuperset(self.broker_addresses()):
+        # A slave that became master may never have heard of a client without consumers.
+        if not (
+            known.issuperset(self.broker_addresses())
+            and masters.issuperset(self.broker_addresses(masters_only=True))
+        ):
             self._heartbeat_wanted.set()
         for member in self.members.values():
             member.route_changed(route.topic)

@@ -6,17 +6,21 @@ Sources: `ConsumeMessageConcurrentlyService`, `ConsumeMessageOrderlyService`.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
 import structlog
 
 from brokerset_client.assigned_queue import AssignedQueue
+from brokerset_client.consume_rates import ConsumerWork
 from brokerset_client.errors import MessageUnreadable
 from brokerset_client.instance import ClientInstance
 from brokerset_client.messages import MessageView
 from brokerset_client.push_settings import BatchListener, ConsumeStatus, Later, MessageListener, PushSettings
 from brokerset_client.redelivery import Redelivery
+from brokerset_client.tracing import Tracer
+from brokerset_protocol.bodies.traces import ConsumeOutcome, DeliveryTrace
 
 log = structlog.get_logger(__name__)
 
@@ -44,9 +48,45 @@ class Listener:
         self.batch_max = 1 if batch is None else settings.batch_max
         self.succeeded = 0
         self.failed = 0
+        self.work = ConsumerWork(time.monotonic)
+        self._running: set[asyncio.Task[object] | None] = set()
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+        self.tracer: Tracer | None = None
+        """Gets a trace before and after each call, where its user wants some."""
 
-    async def call(self, messages: Sequence[MessageView]) -> Later | None:
-        """None if the messages are done, else when to try again."""
+    async def quiet(self) -> None:
+        """Until it does not run; the listener itself does not wait for its own end."""
+        if asyncio.current_task() not in self._running:
+            await self._quiet.wait()
+
+    async def call(self, messages: Sequence[MessageView], topic: str) -> Later | None:
+        """None if the messages are done, else when to try again. It counts for `topic`."""
+        deliveries = [] if self.tracer is None else _deliveries(self.tracer, messages)
+        begun = time.monotonic()
+        later, failure = await self.attempt(messages)
+        if later is None:
+            self.succeeded += len(messages)
+        else:
+            self.failed += len(messages)
+        self.work.consumed(topic, len(messages), time.monotonic() - begun, failed=later is not None)
+        if self.tracer is not None and deliveries:
+            self.tracer.consumed(deliveries, _outcome(later, failure))
+        return later
+
+    async def attempt(self, messages: Sequence[MessageView]) -> tuple[Later | None, BaseException | None]:
+        """As `call`, uncounted, with the exception by which the listener ended, if it did."""
+        task = asyncio.current_task()
+        self._running.add(task)
+        self._quiet.clear()
+        try:
+            return await self._run(messages)
+        finally:
+            self._running.discard(task)
+            if not self._running:
+                self._quiet.set()
+
+    async def _run(self, messages: Sequence[MessageView]) -> tuple[Later | None, BaseException | None]:
         try:
             async with asyncio.timeout(self._timeout):
                 if self._single is not None:
@@ -60,18 +100,34 @@ class Listener:
                 raise
             # Nobody cancels this task: the listener waited for something of its own that was cancelled.
             log.error("listener failed", message=str(messages[0]), exc_info=error)
-            verdict = LATER
+            return LATER, error
         except TimeoutError as error:
             log.error("listener failed or took too long", message=str(messages[0]), exc_info=error)
-            verdict = LATER
+            return LATER, error
         except Exception as error:  # the edge of the application: its failures are an expected outcome
             log.error("listener failed", message=str(messages[0]), exc_info=error)
-            verdict = LATER
+            return LATER, error
         if verdict is None or verdict is ConsumeStatus.SUCCESS:
-            self.succeeded += len(messages)
-            return None
-        self.failed += len(messages)
-        return verdict if isinstance(verdict, Later) else LATER
+            return None, None
+        return (verdict if isinstance(verdict, Later) else LATER), None
+
+
+def _deliveries(tracer: Tracer, messages: Sequence[MessageView]) -> list[DeliveryTrace]:
+    """Trace that these messages are handed over now."""
+    try:
+        return tracer.deliveries(messages)
+    except MessageUnreadable as error:
+        log.debug("unreadable message has no trace", reason=str(error))
+        return []
+
+
+def _outcome(later: Later | None, failure: BaseException | None) -> ConsumeOutcome:
+    """What a trace calls the end of a call."""
+    if isinstance(failure, TimeoutError):
+        return ConsumeOutcome.TIME_OUT
+    if failure is not None:
+        return ConsumeOutcome.EXCEPTION
+    return ConsumeOutcome.SUCCESS if later is None else ConsumeOutcome.FAILED
 
 
 class ConcurrentWork:
@@ -113,6 +169,12 @@ class ConcurrentWork:
                 self._ready.append((assigned, messages[start : start + size]))
         self._wake()
 
+    def resume(self, assigned: AssignedQueue) -> None:
+        """Go on with what was set aside while the queue was suspended, in its order."""
+        self._ready.extend((assigned, messages) for messages in assigned.set_aside)
+        assigned.set_aside.clear()
+        self._wake()
+
     async def stop(self, timeout: float) -> None:
         """Hand out nothing more and wait for the listeners that run; those that take longer are cancelled."""
         self._stopping = True
@@ -143,6 +205,9 @@ class ConcurrentWork:
             assigned, messages = self._ready.popleft()
             if assigned.stopping:
                 continue
+            if assigned.suspended:
+                assigned.set_aside.append(messages)
+                continue
             if self._ready:
                 self._wake()
             self._running += 1
@@ -159,7 +224,7 @@ class ConcurrentWork:
                 await asyncio.sleep(0)
 
     async def _consume(self, assigned: AssignedQueue, messages: list[MessageView]) -> None:
-        later = await self._listener.call(messages)
+        later = await self._listener.call(messages, assigned.queue.topic)
         assigned.last_consume_ms = self._instance.clock.now_ms()
         if not assigned.active:
             return  # someone else has the queue now and gets them again
@@ -213,6 +278,9 @@ class OrderlyWork:
         """Handle one queue until it is stopped. The message that runs then is finished first."""
         handled = 0
         while not assigned.stopping:
+            if assigned.suspended:
+                await assigned.wait_resumed()
+                continue
             if not assigned.buffer:
                 assigned.arrived.clear()
                 await assigned.arrived.wait()
@@ -228,11 +296,14 @@ class OrderlyWork:
     async def _until_done(self, assigned: AssignedQueue, messages: list[MessageView]) -> None:
         loop = asyncio.get_running_loop()
         while not assigned.stopping:
+            if assigned.suspended:
+                await assigned.wait_resumed()
+                continue
             # Broadcasting needs no lock: nobody else handles this client's copy.
             if self._redelivery is not None and assigned.locked_until <= loop.time():
                 self._lock_lost(assigned)
                 return
-            later = await self._listener.call(messages)
+            later = await self._listener.call(messages, assigned.queue.topic)
             assigned.last_consume_ms = self._instance.clock.now_ms()
             if not assigned.active:
                 return

@@ -9,9 +9,12 @@ connection needs no task and no timer of its own; one sweeper watches all deadli
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
 from typing import Final
 
+from brokerset_client import timers
 from brokerset_client.compression import COMPRESS_FROM_BYTES
 from brokerset_client.errors import (
     AnswerTimeout,
@@ -26,7 +29,8 @@ from brokerset_client.errors import (
 )
 from brokerset_client.instance import ClientInstance, give_up_if_silent
 from brokerset_client.instance_user import InstanceUser
-from brokerset_client.messages import BODY_SIZE_MAX, Message, SendResult, SendStatus
+from brokerset_client.messages import BODY_SIZE_MAX, Message, MessageView, SendResult, SendStatus
+from brokerset_client.request_reply import Requester, is_undelivered, reply_message, reply_to
 from brokerset_client.retry import STALE_ROUTE_CODES, SendRetry
 from brokerset_client.routes import (
     Quarantine,
@@ -36,10 +40,13 @@ from brokerset_client.routes import (
 )
 from brokerset_client.send_window import SendLimits, SendWindow
 from brokerset_client.sending import QueueChooser, Sending, prepare, prepare_batch, request_of
+from brokerset_client.timers import Delay, timed
+from brokerset_client.tracing import GROUP_PREFIX, Tracer, TraceSettings, traced_send
 from brokerset_formats import names
 from brokerset_formats.hashing import java_hash
 from brokerset_formats.hosts import Host
 from brokerset_formats.message_ids import UniqueIds
+from brokerset_formats.properties import Property
 from brokerset_protocol.bodies.queues import MessageQueue
 from brokerset_protocol.commands import Command
 from brokerset_protocol.errors import LocalProtocolError
@@ -61,7 +68,29 @@ TURN_MESSAGES = 64
 TOPIC_RINGS_MAX = 10_000
 """Topics for which the producer remembers whose turn it is; then it forgets them all."""
 
+TRACE_SEND_SECONDS = 5.0
+"""Time-out of a trace message (Java's)."""
+
+TRACE_MESSAGES_MAX = 16
+"""Trace messages of one producer or consumer that are on their way."""
+
 _STATUS: Final = {int(status.value): status for status in SendStatus}
+
+
+def make_tracer(instance: ClientInstance, group: str, kind: str, settings: TraceSettings) -> Tracer:
+    """A tracer with a producer of its own, which is not traced; `kind` is `PRODUCE` or `CONSUME`, as Java's.
+
+    The route of the trace topic is its own business: without it traces are lost, and nothing else.
+    """
+    tail = f"-{kind}-{instance.next_maker()}"
+    sender = Producer(
+        f"{GROUP_PREFIX}-{group}"[: names.GROUP_SIZE_MAX - len(tail)] + tail,
+        instance=instance,
+        timeout=TRACE_SEND_SECONDS,
+        limits=SendLimits(TRACE_MESSAGES_MAX),
+        create_topics=False,
+    )
+    return Tracer(instance, group, settings, sender)
 
 
 class Producer(InstanceUser):
@@ -83,6 +112,7 @@ class Producer(InstanceUser):
         compress_from_bytes: int = COMPRESS_FROM_BYTES,
         body_size_max: int = BODY_SIZE_MAX,
         create_topics: bool = True,
+        trace: TraceSettings | None = None,
     ) -> None:
         problem = names.check_group(group)
         if problem is not None:
@@ -108,6 +138,8 @@ class Producer(InstanceUser):
         self._oneway_count = 0
         self._running = False
         self._sweeper: asyncio.Task[object] | None = None
+        self._requester = Requester(self.instance, self)
+        self._tracer = None if trace is None else make_tracer(self.instance, group, "PRODUCE", trace)
 
     async def start(self) -> None:
         """Reach a name server. Raises `NameServerUnavailable`."""
@@ -118,12 +150,15 @@ class Producer(InstanceUser):
         self.instance.add_producer(self.group)
         self._running = True
         self._sweeper = self.instance.spawn(self._sweep(), "send time-outs")
+        if self._tracer is not None:
+            await self._tracer.start()
 
     async def close(self) -> None:
         """Wait a while for what is on its way, fail the rest with `ClientClosed`, leave the brokers."""
         if not self._running:
             return
         self._running = False
+        self._requester.close()
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self._idle.wait()
@@ -133,6 +168,8 @@ class Producer(InstanceUser):
             self._fail(sending, ClientClosed("the producer was closed before the broker answered"))
         if self._sweeper is not None:
             self._sweeper.cancel()
+        if self._tracer is not None:
+            await self._tracer.close()
         await self.instance.remove_producer(self.group)
         await super().close()
 
@@ -146,16 +183,22 @@ class Producer(InstanceUser):
         queue: MessageQueue | None = None,
         key: str | None = None,
         choose: QueueChooser | None = None,
+        delay: Delay | None = None,
+        deliver_at: datetime | None = None,
     ) -> SendResult:
         """Send one message and wait until the broker has stored it.
 
         The queue is the next in turn, unless `queue` names it, `key` (or the message's `sharding_key`) hashes
         to it, or `choose` picks it. `SendRetry` says what is tried again: by default a lost connection and a
         broker that cannot serve at the moment until the time-out, so that a failover fails no send. A message
-        that is tried again may be stored twice; its id is the same. Raises `MessageInvalid`, `TopicNotFound`,
+        that is tried again may be stored twice; its id is the same.
+
+        With `delay` (seconds or a `timedelta`) or `deliver_at` consumers get it later; the result's
+        `recall_handle` takes it back until then. Raises `MessageInvalid`, `TopicNotFound`,
         `NameServerUnavailable`, `RequestRefused` for an answer that no retry can mend, `AnswerTimeout`, and
         `SendFailed` after the last attempt.
         """
+        message = timed(message, delay, deliver_at)
         return await (await self.send_async(message, timeout, queue=queue, key=key, choose=choose))
 
     async def send_async(
@@ -166,13 +209,15 @@ class Producer(InstanceUser):
         queue: MessageQueue | None = None,
         key: str | None = None,
         choose: QueueChooser | None = None,
+        delay: Delay | None = None,
+        deliver_at: datetime | None = None,
     ) -> asyncio.Future[SendResult]:
         """Start to send; the future gets what `send` returns or raises.
 
         Waits only while the window of `SendLimits` is full. Messages to one queue leave in the order of the
         calls; only a retry can change it.
         """
-        sending = self._prepare(message)
+        sending = self._prepare(timed(message, delay, deliver_at))
         self._aim(sending, queue, key if key is not None else message.sharding_key, choose)
         return await self._begin(sending, timeout)
 
@@ -235,8 +280,75 @@ class Producer(InstanceUser):
             self.instance.clock.now_ms(),
             body_size_max=self.body_size_max,
         )
+        if self._tracer is not None:
+            ids = sending.message_id.split(",")
+            sending.traced = tuple(map(traced_send, messages, ids))
+            sending.begun_ms = self.instance.clock.now_ms()
         self._aim(sending, queue, key, None)
         return await self._begin(sending, timeout)
+
+    async def request(
+        self,
+        message: Message,
+        timeout: float | None = None,
+        *,
+        queue: MessageQueue | None = None,
+        key: str | None = None,
+        choose: QueueChooser | None = None,
+    ) -> MessageView:
+        """Send a message and wait for the reply of whoever consumes it, `timeout` seconds in all.
+
+        Many may wait at once; to cancel one is safe. The request is an ordinary message: consumers get it
+        also when nobody waits for the reply any more. Raises what `send` raises if the request cannot be
+        stored, and `ReplyTimeout` if it was and no reply came.
+        """
+        self._unique_ids()
+        seconds = self.timeout if timeout is None else timeout
+        return await self._requester.request(message, seconds, queue=queue, key=key, choose=choose)
+
+    async def reply_to(
+        self,
+        request: MessageView,
+        body: bytes,
+        timeout: float | None = None,
+        *,
+        tags: str | None = None,
+        keys: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+    ) -> SendResult:
+        """Reply to a request that a consumer got; returns when its sender has the reply.
+
+        The broker that the request came from is asked first, then the others of its cluster, again until
+        the time is over or the request's sender waits no more. Raises `NotARequest`, `ReplyNotTaken` if
+        the sender has gone, and what `send` raises.
+        """
+        ids = self._unique_ids()
+        made = reply_message(request, body, tags=tags, keys=keys, properties=properties)
+        # One id for all attempts: a broker that has stored the reply does not store it again.
+        own = {**made.system_properties, Property.UNIQ_KEY: ids.next_id(self.instance.clock.now_ms())}
+        seconds = self.timeout if timeout is None else timeout
+        return await reply_to(self.instance, self, request, replace(made, system_properties=own), seconds)
+
+    async def recall(self, topic: str, handle: str, timeout: float | None = None) -> str:
+        """Take back a timer message that waits: nobody gets it. Returns its message id.
+
+        `handle` is the `recall_handle` of its send. The broker does not say whether the message was
+        delivered already: a recall right before the time of delivery may come too late. Raises
+        `MessageInvalid` for what is no handle of `topic`, `RequestRefused` where brokers do not allow it
+        (`recallMessageEnable`) or the time is over, and what ended the last attempt.
+        """
+        self._unique_ids()  # started, and not closed
+        message_id, region = await timers.recall(
+            self.instance,
+            self.group,
+            topic,
+            handle,
+            timeout=self.timeout if timeout is None else timeout,
+            backoff=self.retry.backoff,
+        )
+        if self._tracer is not None:
+            self._tracer.recalled(topic, message_id, region)
+        return message_id
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues that messages of `topic` can be sent to now."""
@@ -245,13 +357,18 @@ class Producer(InstanceUser):
     # -- inside -------------------------------------------------------------------------------------------
 
     def _prepare(self, message: Message) -> Sending:
-        return prepare(
+        now_ms = self.instance.clock.now_ms()
+        sending = prepare(
             message,
             self._unique_ids(),
-            self.instance.clock.now_ms(),
+            now_ms,
             body_size_max=self.body_size_max,
             compress_from_bytes=self.compress_from_bytes,
         )
+        if self._tracer is not None:
+            sending.traced = (traced_send(message, sending.message_id),)
+            sending.begun_ms = now_ms
+        return sending
 
     def _unique_ids(self) -> UniqueIds:
         if self._ids is None:
@@ -428,6 +545,9 @@ class Producer(InstanceUser):
         status = _STATUS.get(answer.code)
         if status is None:
             refused = RequestRefused(answer.code, answer.remark or "no reason given", address)
+            if is_undelivered(refused.code, refused.remark):  # to be tried at another broker, if at all
+                self._fail(sending, refused)
+                return
             self._attempt_failed(sending, refused, queue.broker_name, answer.code)
             return
         ext = answer.ext
@@ -443,20 +563,21 @@ class Producer(InstanceUser):
         self._leave(sending)
         if queue_id != queue.queue_id:
             queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
+        result = SendResult(
+            status,
+            sending.message_id,
+            offset_message_id,
+            queue,
+            queue_offset,
+            ext.get(SendResponseKey.TRANSACTION_ID),
+            ext.get(SendResponseKey.REGION),
+            ext.get(SendResponseKey.TRACE_ON) != "false",
+            ext.get(SendResponseKey.RECALL_HANDLE),
+        )
         if not sending.future.done():
-            sending.future.set_result(
-                SendResult(
-                    status,
-                    sending.message_id,
-                    offset_message_id,
-                    queue,
-                    queue_offset,
-                    ext.get(SendResponseKey.TRANSACTION_ID),
-                    ext.get(SendResponseKey.REGION),
-                    ext.get(SendResponseKey.TRACE_ON) != "false",
-                    ext.get(SendResponseKey.RECALL_HANDLE),
-                )
-            )
+            sending.future.set_result(result)
+        if self._tracer is not None:
+            self._tracer.sent(sending.traced, result, address, sending.begun_ms)
         route = self.instance.cached_route(sending.topic)
         if route is not None and route.created_on_send:
             self.instance.refresh_soon(sending.topic)

@@ -60,6 +60,8 @@ class _Reading:
         self.bytes = 0
         self.committed: int | None = None
         self.room = asyncio.Event()
+        self.paused = False
+        """`poll` gives none of its messages, and no more are fetched."""
         self.task: asyncio.Task[object] | None = None
 
     @property
@@ -169,10 +171,30 @@ class PullConsumer(InstanceUser):
 
     def seek(self, queue: MessageQueue, queue_offset: int) -> None:
         """Let the next `poll` go on at `queue_offset`. Raises `ValueError` for a queue that is not
-        assigned."""
-        _stop(self._reading(queue))
-        self._begin(_Reading(queue, queue_offset))
+        assigned. A queue that is paused stays so."""
+        before = self._reading(queue)
+        _stop(before)
+        reading = _Reading(queue, queue_offset)
+        reading.paused = before.paused
+        self._begin(reading)
         self._wake()
+
+    def pause(self, *queues: MessageQueue) -> None:
+        """Let `poll` give nothing of these queues, or of all that are assigned, until `resume`; they keep
+        their place, and nothing is fetched. Raises `ValueError` for a queue that is not assigned."""
+        for queue in queues or self.assigned():
+            self._reading(queue).paused = True
+
+    def resume(self, *queues: MessageQueue) -> None:
+        """Undo `pause` for these queues, or for all. Raises `ValueError` for a queue that is not assigned."""
+        for queue in queues or self.assigned():
+            self._reading(queue).paused = False
+        self._wake()
+        self._arrived.set()
+
+    def paused(self) -> list[MessageQueue]:
+        """The queues that are paused."""
+        return sorted(queue for queue, reading in self._readings.items() if reading.paused)
 
     async def seek_to_begin(self, *queues: MessageQueue) -> None:
         """Go to the oldest message of these queues, or of all."""
@@ -298,7 +320,7 @@ class PullConsumer(InstanceUser):
     def _take(self, found: list[MessageView], messages_max: int) -> bool:
         """Move messages from the buffers to `found`; a queue that gave some goes to the end of the turn."""
         for queue, reading in list(self._readings.items()):
-            if not reading.buffer or len(found) >= messages_max:
+            if not reading.buffer or reading.paused or len(found) >= messages_max:
                 continue
             while reading.buffer and len(found) < messages_max:
                 message = reading.buffer.popleft()
@@ -328,7 +350,7 @@ class PullConsumer(InstanceUser):
         wanted = subscription_of(reading.queue.topic, self._expression)
         broker_id = 0
         while True:
-            if reading.is_full or self._is_full:
+            if reading.paused or reading.is_full or self._is_full:
                 reading.room.clear()
                 await reading.room.wait()
                 continue

@@ -21,9 +21,11 @@ from brokerset_client.instance_user import InstanceUser
 from brokerset_client.listening import ConcurrentWork, Listener, OrderlyWork
 from brokerset_client.messages import MessageView
 from brokerset_client.positions import BrokerPositions, LocalPositions, Positions
+from brokerset_client.producer import make_tracer
 from brokerset_client.push_settings import BatchListener, MessageListener, PushSettings
 from brokerset_client.redelivery import Redelivery
 from brokerset_client.retry import Backoff
+from brokerset_client.tracing import TraceSettings
 from brokerset_formats import names
 from brokerset_protocol import subscriptions
 from brokerset_protocol.bodies.connections import (
@@ -76,6 +78,7 @@ class PushConsumer(InstanceUser):
         consume_from: ConsumeFromWhere | None = None,
         from_timestamp_ms: int | None = None,
         settings: PushSettings | None = None,
+        trace: TraceSettings | None = None,
     ) -> None:
         problem = names.check_group(group)
         if problem is not None:
@@ -90,6 +93,9 @@ class PushConsumer(InstanceUser):
             self.instance.clock.now_ms() - 1_800_000 if from_timestamp_ms is None else from_timestamp_ms
         )
         self.listener = Listener(listener, batch_listener, self._settings)
+        self._suspended = False
+        if trace is not None:
+            self.listener.tracer = make_tracer(self.instance, group, "CONSUME", trace)
         self._subscriptions: dict[str, SubscriptionData] = {}
         self._redelivery: Redelivery | None = None
         self._assignment: Assignment | None = None
@@ -132,7 +138,38 @@ class PushConsumer(InstanceUser):
     def unsubscribe(self, topic: str) -> None:
         """Want no more of `topic`; its queues go to the rest of the group."""
         self._subscriptions.pop(topic, None)
+        self.listener.work.forget(topic)
         self._subscriptions_changed()
+
+    @property
+    def suspended(self) -> bool:
+        """Whether consumption pauses, by `suspend`."""
+        return self._suspended
+
+    async def suspend(self) -> None:
+        """Pause: fetch nothing, and hand the listener nothing more. Returns when the listener does not run
+        any more.
+
+        The consumer stays in its group and keeps its queues, their locks and what it has fetched; nobody else
+        gets them. An orderly consumer that fails with a message does not try it again meanwhile. Offsets
+        can be reset, and messages consumed directly. It may be called before `start`.
+        """
+        self._suspended = True
+        if self._assignment is not None:
+            for assigned in self._assignment.queues.values():
+                assigned.suspend()
+        await self.listener.quiet()
+
+    def resume(self) -> None:
+        """Go on where `suspend` stopped; without it nothing happens."""
+        self._suspended = False
+        if self._assignment is None:
+            return
+        for assigned in self._assignment.queues.values():
+            assigned.resume()
+            if self._concurrent is not None:
+                self._concurrent.resume(assigned)
+        self._assignment.wanted.set()
 
     async def start(self) -> None:
         """Join the group. Returns before the first message; raises `NameServerUnavailable`.
@@ -149,6 +186,8 @@ class PushConsumer(InstanceUser):
         await super().start()
         self.instance.check_running()
         self._started_ms = self.instance.clock.now_ms()
+        if self.listener.tracer is not None:
+            await self.listener.tracer.start()
         shared = self._model is MessageModel.CLUSTERING
         positions: Positions
         if shared:
@@ -197,6 +236,7 @@ class PushConsumer(InstanceUser):
         """Stop fetching, let running listeners finish, store offsets, unlock, leave the group."""
         assignment = self._assignment
         if assignment is None:
+            await self._close_tracer()
             await super().close()
             return
         self._assignment = None
@@ -212,6 +252,7 @@ class PushConsumer(InstanceUser):
             await self.instance.remove_member(self._group)
         if self._redelivery is not None:
             await self._redelivery.close()
+        await self._close_tracer()
         await super().close()
 
     async def wait_assigned(self, timeout: float = 30.0) -> list[MessageQueue]:
@@ -279,21 +320,25 @@ class PushConsumer(InstanceUser):
                 "PROP_THREADPOOL_CORE_SIZE": str(self._settings.workers),
                 "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
                 "PROP_CLIENT_VERSION": "brokerset",
+                "suspended": "true" if self._suspended else "false",
                 "consumeFromWhere": self.consumer_data().consume_from_where.value,
                 "messageModel": self._model.value,
                 "consumerGroup": self._group,
             },
             subscription_set=tuple(self._subscriptions.values()),
             mq_table={queue: assigned.info() for queue, assigned in queues.items()},
+            status_table={topic: self.listener.work.rates(topic) for topic in self._subscriptions},
         )
 
     async def consume_directly(self, message: MessageView) -> ConsumeMessageDirectlyResult:
         """Hand one message to the listener, outside of any queue."""
         begun = self.instance.clock.now_ms()
-        later = await self.listener.call([message])
+        later, failure = await self.listener.attempt([message])
+        result = ConsumeResult.CR_SUCCESS if later is None else ConsumeResult.CR_LATER
         return ConsumeMessageDirectlyResult(
-            ConsumeResult.CR_SUCCESS if later is None else ConsumeResult.CR_LATER,
+            result if failure is None else ConsumeResult.CR_THROW_EXCEPTION,
             order=self._orderly,
+            remark=None if failure is None else f"{type(failure).__name__}: {failure}",
             spent_time_mills=self.instance.clock.now_ms() - begun,
         )
 
@@ -302,6 +347,8 @@ class PushConsumer(InstanceUser):
 
     def _open(self, assigned: AssignedQueue) -> None:
         name = f"{assigned.queue.topic}/{assigned.queue.queue_id}"
+        if self._suspended:
+            assigned.suspend()
         if self._in_order is not None:
             assigned.handler = self.instance.spawn(self._in_order.handle(assigned), f"handle {name}")
         assigned.fetcher = self.instance.spawn(self._fetch(assigned), f"fetch {name}")
@@ -317,6 +364,7 @@ class PushConsumer(InstanceUser):
             moved=self._moved,
             commits=self._model is MessageModel.CLUSTERING,
             batch=self._settings.pull_batch,
+            work=self.listener.work,
         )
 
     async def _deliver(self, assigned: AssignedQueue, messages: list[MessageView]) -> None:
@@ -357,6 +405,10 @@ class PushConsumer(InstanceUser):
             await asyncio.sleep(wait)
             renewed = await assignment.renew_locks()
             wait = self._settings.lock_seconds if renewed else LOCK_RETRY_SECONDS
+
+    async def _close_tracer(self) -> None:
+        if self.listener.tracer is not None:
+            await self.listener.tracer.close()
 
     async def _learn_routes(self) -> None:
         """Know the brokers before the first heartbeat, and let them check expressions that they must

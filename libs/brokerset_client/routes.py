@@ -39,6 +39,9 @@ class Route:
     created_on_send: bool = False
     """The topic does not exist: this is the template's route."""
 
+    clusters: tuple[str, ...] = ()
+    """The clusters that its brokers belong to."""
+
     def master(self, broker_name: str) -> str | None:
         """The address that takes writes, if the broker has one now."""
         return self.addresses.get(broker_name, {}).get(MASTER_ID)
@@ -71,7 +74,8 @@ def route_of(topic: str, data: TopicRouteData) -> Route:
         if queue.perm & Permission.READ
         for queue_id in range(queue.read_queue_nums)
     ]
-    return Route(topic, tuple(publish), tuple(subscribe), addresses)
+    clusters = tuple(sorted({broker.cluster for broker in data.broker_datas if broker.cluster}))
+    return Route(topic, tuple(publish), tuple(subscribe), addresses, clusters=clusters)
 
 
 def template_route(topic: str, template: TopicRouteData) -> Route:

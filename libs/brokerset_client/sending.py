@@ -12,6 +12,7 @@ from brokerset_client.compression import compress
 from brokerset_client.errors import MessageInvalid
 from brokerset_client.messages import Message, SendResult
 from brokerset_client.routes import AUTO_CREATE_QUEUES, AUTO_CREATE_TOPIC
+from brokerset_client.tracing import TracedSend
 from brokerset_formats import names
 from brokerset_formats.batches import BatchItem, encode_batch
 from brokerset_formats.errors import FormatError
@@ -26,6 +27,9 @@ from brokerset_runtime.remoting import Connection
 BATCH_ITEM_OVERHEAD = 26
 """Bytes that a message of a batch takes besides body and properties, with some room."""
 
+REPLY_TYPE = "reply"
+"""Property `MSG_TYPE` of replies: they are sent as SEND_REPLY_MESSAGE_V2."""
+
 QueueChooser = Callable[[Sequence[MessageQueue]], MessageQueue]
 """Picks one of the queues that a message can be sent to."""
 
@@ -36,6 +40,7 @@ class Sending:
     __slots__ = (
         "asked_at",
         "attempts",
+        "begun_ms",
         "body",
         "choose",
         "code",
@@ -53,6 +58,7 @@ class Sending:
         "size",
         "sys_flag",
         "topic",
+        "traced",
     )
 
     def __init__(
@@ -77,6 +83,9 @@ class Sending:
         self.command: Command | None = None
         self.connection: Connection | None = None
         self.asked_at = 0.0
+        self.traced: tuple[TracedSend, ...] = ()
+        """The messages, where traces are wanted; `begun_ms` is set with it."""
+        self.begun_ms = 0
 
 
 def prepare(
@@ -91,9 +100,13 @@ def prepare(
     # These two travel in the header, as a client that resends a consumed message wants it.
     reconsume_times = properties.pop(Property.RECONSUME_TIME, None)
     max_reconsume_times = properties.pop(Property.MAX_RECONSUME_TIMES, None)
+    # A reply that a consumer gives back goes to a retry topic, and is no reply there.
+    is_reply = properties.get(Property.MSG_TYPE) == REPLY_TYPE and not names.is_retry_topic(message.topic)
+    if is_reply and message.wait_stored:
+        del properties[Property.WAIT]  # Java's clients do not send it with a reply
     sending = Sending(
         message.topic,
-        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_REPLY_MESSAGE_V2 if is_reply else RequestCode.SEND_MESSAGE_V2,
         body,
         _encoded(properties).decode(),
         properties[Property.UNIQ_KEY],

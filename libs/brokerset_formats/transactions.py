@@ -185,10 +185,16 @@ def target_of(half: Record) -> tuple[str, int]:
 def final_of(half: Record, prepared_transaction_offset: int) -> Message:
     """What consumers get after a commit (`endMessageTransaction`); FormatError if the half names no target.
 
+    Without the property that tells copies of one transaction: Java writes it for immune halves only.
     `prepared_transaction_offset`: commit log offset of the half that the commit ends.
     """
     topic, queue_id = target_of(half)
-    properties = _edit(half.properties, {Property.REAL_TOPIC: None, Property.REAL_QID: None})
+    changes = {
+        Property.REAL_TOPIC: None,
+        Property.REAL_QID: None,
+        Property.TRAN_PREPARED_QUEUE_OFFSET: None,
+    }
+    properties = _edit(half.properties, changes)
     sys_flag = half.sys_flag & ~SysFlag.TRANSACTION_MASK | SysFlag.TRANSACTION_COMMIT
     return replace(
         _again(half, topic, queue_id, properties),
@@ -268,7 +274,7 @@ def check_body(half: Record) -> bytes:
         magic=magic_for(topic.encode()),
         topic=topic,
         queue_id=queue_id,
-        properties=without_property_crc(half.properties),
+        properties=_edit(without_property_crc(half.properties), {Property.TRAN_PREPARED_QUEUE_OFFSET: None}),
     )
     return encode_record(shown)
 

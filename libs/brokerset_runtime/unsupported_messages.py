@@ -1,13 +1,11 @@
 """What a store has that brokers of ours do not deliver, by its queues and by what was consumed of them.
 
-Sources: RocketMQ's `TimerMessageStore`, `TransactionalMessageUtil`, `PopAckConstants` and
-`KeyBuilder` (names), `ConsumeQueue` (sizes).
+Sources: RocketMQ's `PopAckConstants` and `KeyBuilder` (names), `ConsumeQueue` (sizes).
 """
 
 from __future__ import annotations
 
 import os
-import struct
 from bisect import bisect_left
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -22,27 +20,12 @@ POP_MARKS: Final = "_+"
 
 UNIT_BYTES: Final = 20
 
-TIMER_CHECKPOINT: Final = struct.Struct(">qqq")
-"""Start of `config/timercheck`: time read up to, position in the timer log, offset in the timer queue."""
-
-WHEEL_SLOT: Final = struct.Struct(">qqqii")
-"""A slot of `timerwheel`: time in `WHEEL_MS`, first and last position in the timer log, messages, magic."""
-
-WHEEL_MS: Final = 1000
-"""Java's `timerPrecisionMs`. With a finer one, delivered messages count as waiting: the safe side."""
-
-WHEEL_READ_BYTES: Final = WHEEL_SLOT.size * 32_768
-
 
 def unsupported_in(store: Path) -> tuple[str, ...]:
     """By the queues that have something, as far as nothing says that it was delivered. Raises `OSError`."""
     topics = _topics(store)
     offsets = _table(store, "consumerOffset.json", "offsetTable")
     found = []
-    if timers := _timers(store):
-        found.append(f"{timers} timer messages")
-    if halves := _waiting(store, names.HALF_TOPIC, names.TRANSACTION_GROUP, offsets):
-        found.append(f"up to {halves} transactions that are not ended")
     revive = [each for each in topics if each.startswith(names.REVIVE_PREFIX)]
     if taken := sum(_waiting(store, each, POP_GROUP, offsets) for each in revive):
         found.append(
@@ -54,38 +37,6 @@ def unsupported_in(store: Path) -> tuple[str, ...]:
         if group is not None and (retries := _waiting(store, topic, group, offsets)):
             found.append(f"{retries} POP retries ({topic})")
     return tuple(found)
-
-
-def _timers(store: Path) -> int:
-    """Timer messages that were not delivered: in the wheel behind the time read up to, or not in it yet.
-
-    Without a check point or a wheel all that ever were in the queue count.
-    """
-    end = _queue_end(store, names.TIMER_TOPIC, "0")
-    if not end:
-        return 0
-    # In snapshot mode the wheel's name ends in a position; the file that was written last counts.
-    wheels = sorted(store.glob("timerwheel*"), key=lambda path: path.stat().st_mtime_ns)
-    try:
-        data = (store / "config" / "timercheck").read_bytes()
-        read_ms, _, queue_offset = map(int, TIMER_CHECKPOINT.unpack_from(data))
-    except (FileNotFoundError, struct.error):
-        return end
-    if not wheels:
-        return end
-    return max(0, end - queue_offset) + _in_wheel(wheels[-1], read_ms)
-
-
-def _in_wheel(wheel: Path, read_ms: int) -> int:
-    count = 0
-    with wheel.open("rb") as stream:
-        while data := stream.read(WHEEL_READ_BYTES):
-            if any(data):
-                slots = WHEEL_SLOT.iter_unpack(data[: len(data) // WHEEL_SLOT.size * WHEEL_SLOT.size])
-                count += sum(
-                    number for time, _, _, number, _ in slots if time * WHEEL_MS > read_ms and number > 0
-                )
-    return count
 
 
 def _topics(store: Path) -> set[str]:

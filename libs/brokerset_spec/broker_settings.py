@@ -124,6 +124,10 @@ class BrokerSettings:
     trace_topic_enable: bool = False
     """Whether the topic for message traces is created at start."""
 
+    store_reply_message_enable: bool = True
+    """Whether replies of request-reply are also stored, in `<cluster>_REPLY_TOPIC`; they reach who asked
+    for them either way."""
+
     broker_permission: int = number(6, high=7)
     """Bits of what the broker allows as a whole: 4 read, 2 write."""
 
@@ -301,6 +305,10 @@ class BrokerSettings:
     notify_consumer_ids_changed_enable: bool = True
     """Whether the members of a group are told when one joins or leaves."""
 
+    reset_notice_millis: int = number(5_000)
+    """Milliseconds that reset offsets wait for a pull before the group's members are sent them (220); 0:
+    never, as in RocketMQ. A Java consumer that was suspended goes on by it."""
+
     channel_expired_timeout: int = number(120_000, low=1_000)
     """Milliseconds without a heartbeat after which a client is forgotten; a constant in RocketMQ."""
 
@@ -393,8 +401,65 @@ class BrokerSettings:
     message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     """Delays of the levels 1, 2, …, separated by spaces; units are s, m, h and d."""
 
+    reject_transaction_message: bool = False
+    """Whether half messages of transactions are refused; open ones are ended and checked as before."""
+
+    transaction_time_out: int = number(6_000, low=0)
+    """Milliseconds for which an open transaction is left alone before its producer is asked about it."""
+
+    transaction_check_max: int = number(15, low=1)
+    """Times that a producer is asked about a transaction before it is given up."""
+
+    transaction_check_interval: int = number(30_000, low=10)
+    """Milliseconds between two passes that check open transactions."""
+
+    transaction_op_msg_max_size: int = number(4_096, low=64, high=RECORD_EXTRA_BYTES)
+    """Most bytes of the body of one record that tells which half messages are resolved."""
+
+    enable_transaction_metrics: bool = True
+    """Whether open transactions are counted by topic, in metrics and in `config/transactionMetrics`."""
+
+    transaction_metric_flush_interval: int = number(10_000, low=100)
+    """Milliseconds between two writes of `config/transactionMetrics`."""
+
     flush_delay_offset_interval: int = number(10_000, low=100)
     """Milliseconds between two writes of the progress of delayed messages."""
+
+    timer_wheel_enable: bool = True
+    """Whether messages may wait for a time of their own (`TIMER_DELAY_SEC` and its kin). Without it new ones
+    are refused; those that wait already are delivered."""
+
+    timer_precision_ms: int = number(1_000, low=100)
+    """Milliseconds of a slot of the timer wheel: 100, 200, 500 or 1,000; others are rounded down to these.
+    The same on all brokers of a group."""
+
+    timer_max_delay_sec: int = number(259_200, low=1)
+    """Longest delay of a timer message in seconds; for more, sends are refused with MESSAGE_ILLEGAL."""
+
+    timer_roll_window_slot: int = number(172_800)
+    """A message that waits for so many slots or more is put aside again in between; values that do not fit
+    the wheel become the largest that does. The same on all brokers of a group."""
+
+    timer_flush_interval_ms: int = number(1_000, low=10)
+    """Milliseconds between two flushes of the timer wheel and its log, while something changes."""
+
+    mapped_file_size_timer_log: int = number(104_857_600, low=4_096)
+    """Bytes of one timer log file."""
+
+    timer_congest_num_each_slot: int = number(INT32_MAX, low=1)
+    """With more messages in a slot of the timer wheel some are refused, and all from twice as many on."""
+
+    timer_stop_enqueue: bool = False
+    """Whether no message is taken into the timer wheel for now; sends are accepted all the same."""
+
+    timer_stop_dequeue: bool = False
+    """Whether no timer message is delivered for now."""
+
+    append_topic_for_timer_delete_key: bool = False
+    """Whether a recall names the topic of its message as well, so that equal ids in two topics differ."""
+
+    recall_message_enable: bool = False
+    """Whether producers may take back timer messages that wait."""
 
     flush_consumer_offset_interval: int = number(5_000, low=100)
     """Milliseconds between two writes of the consumer offsets."""

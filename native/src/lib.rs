@@ -4,6 +4,8 @@
 //! Python path of the same request, which is complete, and the reference for what this crate does.
 
 pub mod batches;
+pub mod filter_programs;
+pub mod filtered_units;
 pub mod frames;
 pub mod hashing;
 pub mod headers;
@@ -18,6 +20,10 @@ pub mod scan;
 
 #[cfg(feature = "python")]
 mod cursors;
+#[cfg(feature = "python")]
+mod filters;
+#[cfg(feature = "python")]
+mod memory;
 #[cfg(feature = "python")]
 mod pulls;
 #[cfg(feature = "python")]
@@ -45,6 +51,7 @@ mod python {
         module.add_class::<IndexCursor>()?;
         module.add_class::<SendLane>()?;
         module.add_class::<PullReader>()?;
+        crate::filters::register(module)?;
         crate::receiving::register(module)?;
         Ok(())
     }

@@ -1,13 +1,13 @@
 //! Pulls: their headers as values, and answers in one piece. See `DESIGN.md`; Python decides in between.
 
 use pyo3::IntoPyObjectExt;
-use pyo3::buffer::PyBuffer;
-use pyo3::exceptions::{PyBufferError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 
 use crate::frames::frame_at;
+use crate::memory::Memory;
 use crate::pull_headers::read_pull;
 use crate::pull_units::{Run, UNIT_SIZE, find_records};
 use crate::replies::put_decimal;
@@ -96,7 +96,7 @@ impl PullReader {
         let Some(units) = units.part(py, begin, size) else {
             return Ok(None);
         };
-        let end = end.min(start.saturating_add(log.0.len_bytes() as i64));
+        let end = end.min(start.saturating_add(log.size() as i64));
         let Some(total) = find_records(units, start, end, bytes_max, &mut self.runs) else {
             return Ok(None);
         };
@@ -123,30 +123,6 @@ impl PullReader {
             pieces.push(part);
         }
         Ok(Some((join(py, &pieces)?, total)))
-    }
-}
-
-/// The bytes of a mapped file.
-struct Memory(PyBuffer<u8>);
-
-impl Memory {
-    fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let buffer = PyBuffer::<u8>::get(object)?;
-        if !buffer.is_c_contiguous() {
-            return Err(PyBufferError::new_err("memory in one piece is needed"));
-        }
-        Ok(Self(buffer))
-    }
-
-    /// `size` bytes from `begin` on; None if they are not there.
-    fn part(&self, _py: Python<'_>, begin: usize, size: usize) -> Option<&[u8]> {
-        if begin.checked_add(size)? > self.0.len_bytes() {
-            return None;
-        }
-        // SAFETY: `PyBuffer` keeps the memory where it is, of its size, for as long as it lives, and the part lies
-        // in it. The interpreter is attached (`_py`), and no Python code runs while slices live, which all end
-        // with the call: written units and records are changed by Python code alone.
-        Some(unsafe { std::slice::from_raw_parts(self.0.buf_ptr().cast::<u8>().add(begin), size) })
     }
 }
 

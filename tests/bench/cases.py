@@ -38,6 +38,9 @@ class Size:
     load_bytes: int
     """Written right before the end-to-end case "after load"."""
 
+    timers: int
+    """That are delivered at once."""
+
 
 @dataclass(frozen=True, slots=True)
 class Context:

@@ -1,4 +1,5 @@
-"""Faults under load in our servers and in Java's, with one client and one checker: `failover.py [--runs N] [--kinds …] [--only ours|java]`.
+"""Faults under load in our servers and in Java's, with one client and one checker: `failover.py [--runs N] [--kinds …] [--only ours|java]
+[--transactions RATE] [--timers RATE]`.
 
 Calls `brokerset bench failover`, judges the kept histories once more from their files, writes the figures as JSON and prints a table.
 Exit status 1 when ours broke a promise or a run could not be ended; nothing is judged by time.
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from brokerset_bench.faults import KINDS
+from brokerset_bench.message_tables import message_tables
 from brokerset_rig import stack
 from brokerset_rig.history_check import check_file
 from brokerset_rig.measuring import markdown
@@ -26,6 +28,9 @@ def measure(options: argparse.Namespace, histories: Path) -> tuple[dict[str, Any
                "--keep-history", str(histories)]  # fmt: skip
     if options.kinds:
         command += ["--kinds", options.kinds]
+    for name in ("transactions", "timers"):
+        if getattr(options, name):
+            command += [f"--{name}", str(getattr(options, name))]
     if options.port:
         command += ["--port", str(options.port)]
     if options.only != "ours":
@@ -61,6 +66,16 @@ def table(results: dict[str, Any]) -> str:
     return markdown(("fault", "goal p99", *every), rows)
 
 
+def message_markdown(results: dict[str, Any]) -> str:
+    """What became of transactions and timers, ours next to Java's."""
+    columns = [
+        ("ours", results),
+        *((f"Java, {variant}", one) for variant, one in results.get("java", {}).items()),
+    ]
+    measured = [(who, name, found[name]) for who, found in columns for name in KINDS if name in found]
+    return "\n\n".join(markdown(heads, rows, (0, 1)) for heads, rows in message_tables(measured))
+
+
 def cells_of(measurements: dict[str, Any] | None) -> tuple[str, str, str]:
     """Gap, losses and failures of one kind."""
     if measurements is None or not measurements["runs"]:
@@ -84,6 +99,8 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--kinds", default="")
     parser.add_argument("--only", choices=["ours", "java"])
+    parser.add_argument("--transactions", type=int, default=0, help="a second, besides the sends")
+    parser.add_argument("--timers", type=int, default=0, help="a second, besides the sends")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--keep", type=Path, help="folder for the histories, which are deleted otherwise")
     parser.add_argument("--out", type=Path, default=stack.ROOT / "build" / "bench-failover.json")
@@ -93,7 +110,7 @@ def main() -> int:
         histories = options.keep or Path(folder)
         results, status = measure(options, histories)
         options.out.write_text(json.dumps(results, indent=1) + "\n")
-        print(f"\n{table(results)}\n")
+        print(f"\n{table(results)}\n\n{message_markdown(results)}\n")
         wrong = judged_again(histories)
     for line in wrong:
         print(line)

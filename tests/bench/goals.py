@@ -94,6 +94,16 @@ def latencies(case: str, label: str) -> list[Row]:
     ]
 
 
+def message_rows(case: str, label: str) -> list[Row]:
+    """Of transactions, timers and filtered pulls: twice Java's is asked of what has the native core."""
+    return [rate(case, label, 2), Row(case, "cpuUs", "… CPU for each message", "µs")]
+
+
+def lateness(case: str) -> list[Row]:
+    """From when messages are due until they are stored."""
+    return [Row(case, "p50ms", "… late, p50", "ms"), Row(case, "p99ms", "… p99", "ms")]
+
+
 EIGHTH = Goal(most_ratio=1 / 8)
 COPY = Goal(least_ratio=2, least_of_floor=0.7)
 
@@ -120,6 +130,13 @@ ROWS: Sequence[Row] = (
     rate("sync-16", "SYNC_FLUSH, window 16", 2, 1),
     rate("sync-64", "SYNC_FLUSH, window 64", 2, 1),
     rate("sync-batch", "SYNC_FLUSH, batches of 32 × 1 KB", 2, 1),
+    *message_rows("tx-1", "transactions, one at a time"),
+    *message_rows("tx-4x64", "transactions, 4 producers × 64"),
+    *message_rows("timer-put", "timers put, 4 producers × 64"),
+    rate("timer-deliver", "timers delivered, all due at once", 2),
+    *lateness("timer-deliver"),
+    *message_rows("filter-tag", "filtered pull, 1 of 10 by tag, matches"),
+    *message_rows("filter-sql", "filtered pull, 1 of 10 by SQL, matches"),
     rate("replicas-1", "3 replicas in sync, one at a time", 3, 1.3),
     rate("replicas-16", "3 replicas in sync, window 16", 3, 1.3),
     rate("replicas-64", "3 replicas in sync, window 64", 3, 1.3),

@@ -16,16 +16,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from tests.bench import history, priority, quiet, replicas, report, sides
+from tests.bench import history, message_cases, priority, quiet, replicas, report, sides
 from tests.bench.cases import BROKER_CASES, LOADED_CASES, Case, Context, Size, prewarm
 from tests.bench.generator import Generator, Run, WrongAnswer
 from tests.bench.goals import FLOOR
+from tests.bench.message_cases import MESSAGE_CASES
 from tests.bench.quiet import Observation, Patience
 from tests.bench.sides import Running, Side
 
@@ -35,13 +36,13 @@ from brokerset_rig.measuring import memory_mib
 
 GIB = 1 << 30
 SIZES = {
-    "smoke": Size(rounds=1, seconds=1.0, warm=0.2, backlog=50_000, load_bytes=GIB // 4),
-    "small": Size(rounds=1, seconds=2.5, warm=0.5, backlog=300_000, load_bytes=GIB),
-    "full": Size(rounds=5, seconds=2.5, warm=0.5, backlog=300_000, load_bytes=4 * GIB),
+    "smoke": Size(rounds=1, seconds=1.0, warm=0.2, backlog=50_000, load_bytes=GIB // 4, timers=5_000),
+    "small": Size(rounds=1, seconds=2.5, warm=0.5, backlog=300_000, load_bytes=GIB, timers=20_000),
+    "full": Size(rounds=5, seconds=2.5, warm=0.5, backlog=300_000, load_bytes=4 * GIB, timers=50_000),
 }
 T = TypeVar("T")
 ERRORS = (WrongAnswer, stack.StackError, OSError, subprocess.SubprocessError)
-GROUPS = ("start", "broker", "loaded", "replicas", "slave")
+GROUPS = ("start", "broker", "loaded", "messages", "replicas", "slave")
 WAIT_SECONDS = 20.0
 """How long the machine may take to become quiet."""
 
@@ -74,8 +75,8 @@ class Bench:
 
     def run(self) -> None:
         """Every group of cases."""
-        groups = {"start": self.starts, "broker": self.brokers, "loaded": self.loaded, "replicas": self.groups,
-                  "slave": self.slaves}  # fmt: skip
+        groups = {"start": self.starts, "broker": self.brokers, "loaded": self.loaded, "messages": self.messages,
+                  "replicas": self.groups, "slave": self.slaves}  # fmt: skip
         for name in self.options.groups:
             begun = time.monotonic()
             try:
@@ -116,30 +117,41 @@ class Bench:
     def brokers(self) -> None:
         """One broker of each side, for each way of flushing."""
         for flush in ("ASYNC_FLUSH", "SYNC_FLUSH"):
-            self.cases([case for case in BROKER_CASES if case.flush == flush], flush)
+            self.cases([case for case in BROKER_CASES if case.flush == flush], {"flushDiskType": flush})
 
     def loaded(self) -> None:
         """End to end while the disk is busy."""
-        self.cases(list(LOADED_CASES), "ASYNC_FLUSH")
+        self.cases(list(LOADED_CASES), {"flushDiskType": "ASYNC_FLUSH"})
 
-    def cases(self, cases: list[Case], flush: str) -> None:
+    def messages(self) -> None:
+        """Transactions, timers and filtered pulls."""
+        settings = {"flushDiskType": "ASYNC_FLUSH", **message_cases.SETTINGS}
+        self.cases(list(MESSAGE_CASES), settings, message_cases.prewarm)
+
+    def cases(
+        self,
+        cases: list[Case],
+        settings: Mapping[str, str],
+        warm_up: Callable[[Running, Context], None] = prewarm,
+    ) -> None:
         """Cases in all rounds, each on all sides in turn."""
         chosen = [case for case in cases if not self.options.cases or case.name in self.options.cases]
         if not chosen:
             return
-        with stack.Workspace("bench") as folder:
-            settings = {"flushDiskType": flush}
-            with sides.started(self.sides, folder, settings, pin=self.options.pin) as brokers:
-                context = Context(self.load, self.size, {})
-                for running in brokers:
-                    running.thaw()
-                    prewarm(running, context)
-                    running.freeze()
-                for number in range(self.size.rounds):
-                    for case in chosen:
-                        self.case(case, rotated(brokers, number), context, folder)
-                if chosen[0] in BROKER_CASES and flush == "ASYNC_FLUSH":
-                    self.memory("loadedMiB", brokers)
+        with (
+            stack.Workspace("bench") as folder,
+            sides.started(self.sides, folder, settings, pin=self.options.pin) as brokers,
+        ):
+            context = Context(self.load, self.size, {})
+            for running in brokers:
+                running.thaw()
+                warm_up(running, context)
+                running.freeze()
+            for number in range(self.size.rounds):
+                for case in chosen:
+                    self.case(case, rotated(brokers, number), context, folder)
+            if chosen[0] in BROKER_CASES and settings["flushDiskType"] == "ASYNC_FLUSH":
+                self.memory("loadedMiB", brokers)
 
     def case(self, case: Case, brokers: Sequence[Running], context: Context, folder: Path) -> None:
         """One case in one round."""
@@ -274,7 +286,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, help="of each run; by default as the size says")
     parser.add_argument("--sides", type=names(list(sides.SIDES)), help="the first one is the base")
     parser.add_argument("--groups", type=names(GROUPS), help=f"of {', '.join(GROUPS)}")
-    cases = [case.name for case in (*BROKER_CASES, *LOADED_CASES)]
+    cases = [case.name for case in (*BROKER_CASES, *LOADED_CASES, *MESSAGE_CASES)]
     parser.add_argument("--cases", type=names(cases), default=[], help="only these of one broker")
     parser.add_argument(
         "--against", type=Path, metavar="PATH", help="a checkout of another commit, one more side"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from brokerset_bench.log_comparison import digest
-from brokerset_client import Message, Producer
+from brokerset_client import ConsumeFromWhere, Message, MessageView, Producer, Replier
 from brokerset_client.messages import SendStatus
 from brokerset_protocol.codes import RequestCode
 from brokerset_protocol.commands import Command
@@ -120,6 +120,46 @@ def test_a_killed_master_is_replaced_and_nothing_acknowledged_is_lost(trio: Loca
     assert identities(after) == identities(before)
     assert bodies(trio, "failover", "failover", set(writing.acknowledged)) >= set(writing.acknowledged)
     trio.until(same_logs(trio), "the logs are equal")
+
+
+def test_replies_come_when_the_master_that_has_the_requests_is_killed(trio: LocalSet) -> None:
+    """Requests that wait, and those that are sent during the failover, get their replies from the new one."""
+    before = trio.until_whole()
+    pid = pid_of(trio, master_of(before)["process"])
+
+    async def ask() -> list[bytes | BaseException]:
+        namesrv = trio.state()["namesrv"]
+        killed = asyncio.Event()
+
+        async def answer(request: MessageView) -> bytes:
+            if request.body == b"0":
+                await killed.wait()
+            return b"re:" + request.body
+
+        replier = Replier(
+            "asked",
+            answer,
+            namesrv=namesrv,
+            timeout=20,
+            consume_from=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        )
+        replier.subscribe("asked")
+        async with Producer("asking", namesrv=namesrv) as producer, replier:
+            await producer.request(Message(topic="asked", body=b"first"), 30)
+            asked = []
+            for number in range(50):
+                if number == 10:
+                    os.kill(pid, signal.SIGKILL)
+                    killed.set()
+                asked.append(
+                    asyncio.create_task(producer.request(Message(topic="asked", body=b"%d" % number), 30))
+                )
+                await asyncio.sleep(0.02)
+            replies = await asyncio.gather(*asked, return_exceptions=True)
+        return [reply if isinstance(reply, BaseException) else reply.body for reply in replies]
+
+    assert asyncio.run(ask()) == [b"re:%d" % number for number in range(50)]
+    trio.until_whole()
 
 
 def test_a_killed_master_fails_no_send_of_a_producer_with_default_settings(trio: LocalSet) -> None:

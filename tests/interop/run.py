@@ -1,8 +1,9 @@
 """Real clients and servers of other makes against ours: `run.py [--size core|all] [--only SUITE ...]`.
 
-Suites: `java` (verbs of the standard client, compared with the golden answers), `cpp`, `node`, `mqadmin`, `ours-to-java` (our client
+Suites: `java` (verbs of the standard client, compared with the golden answers), `cpp`, `node`, `mqadmin`, `mqadmin-consumers`
+(commands about consumers that run, which a Java consumer answers), `ours-to-java` (our client
 against Java's servers), `mixed` (our broker with Java's name server and the other way round), `stores` (stores handed back and forth),
-`migrated-stores` (stores that the job `migrate` made, under brokers of both makes), `controllers` (Java brokers under our controllers,
+`timer-stores` (timer messages that wait in a store while it goes from one make to the other), `migrated-stores` (stores that the job `migrate` made, under brokers of both makes), `controllers` (Java brokers under our controllers,
 our broker under Java's, volumes handed over), `replication` (groups of our brokers and Java's that copy each other's log, under
 controllers of both makes), `replication-clients` (Java's clients and mqadmin with a group of ours whose master changes), `switches` (many
 changes of the master under load), `mixed-groups` (the master goes to and fro between the makes under every mix of controllers and name
@@ -13,7 +14,9 @@ is refused with which words), `upgrades` (`brokerset upgrade` leads groups of Ro
 `dledger-brokers` (brokers of both makes in one DLedger group: clients, metadata, delay messages and mqadmin while leaders are killed,
 and stores that the other make goes on with; `--mixes ooo,joo,jjo`), `dledger-changes` (a group of both makes whose leader changes
 many times under load, by kills and transfers: 9 times, 54 with `--size all`, or `--switches N`), `dledger-clients` (the C++ and the
-Node client with a group of ours whose leader is killed), `ordered` (Java's orderly consumer and producer with an ordered subject).
+Node client with a group of ours whose leader is killed), `ordered` (Java's orderly consumer and producer with an ordered subject),
+`request-reply` (Java's client and ours ask each other, on brokers of both makes), `traces` (mqadmin reads traces of ours,
+our command line those of Java's client, at brokers of both makes).
 Without `--only` all but the long suites run, and with `--size all` all. `.ci/run` chooses long ones by what changed
 (`brokerset_rig.long_suites`).
 Suites run in two lanes side by side (`--lanes 1`: one after the other). Ends with a line for each suite; exit status 1 if anything differs.
@@ -43,14 +46,18 @@ from brokerset_rig import (
     migrated_stores,
     mixed_groups,
     mqadmin,
+    mqadmin_consumers,
     ordered_suite,
     release_parts,
     replication_clients,
     replication_parts,
+    request_reply_suite,
     stack,
     stores,
     suite_lanes,
     switch_parts,
+    timer_stores,
+    trace_suite,
     upgrade_parts,
 )
 from brokerset_rig.long_suites import INTEROP_LONG
@@ -58,9 +65,14 @@ from brokerset_rig.long_suites import INTEROP_LONG
 CACHE = Path(os.environ.get("PEERS_CACHE", "")) if os.environ.get("PEERS_CACHE") else (
     Path(os.environ.get("BROKERSET_CACHE", Path.home() / ".cache" / "brokerset")) / "peers"
 )  # fmt: skip
-VERBS = [*range(1, 24), *range(30, 35), *range(40, 43)]
+VERBS = [*range(1, 37), *range(40, 43)]
 VERB_SECONDS_MAX = 180
-SETTINGS = {"enablePropertyFilter": "true"}
+SETTINGS = {
+    "enablePropertyFilter": "true",
+    "recallMessageEnable": "true",
+    "transactionTimeOut": "3000",
+    "transactionCheckInterval": "5000",
+}
 """Of our brokers where verbs or scenarios are compared with the golden answers; Java's had them too."""
 
 REPEATABLE = re.compile(r"create|route|query")
@@ -222,7 +234,7 @@ def suite_ours_to_java(outcome: Outcome, size: str) -> None:
         ports = stack.free_ports(2, below=2)
         with (
             stack.java_namesrv(folder, ports[0]) as namesrv,
-            stack.java_broker(folder, ports[1], namesrv.address),
+            stack.java_broker(folder, ports[1], namesrv.address, SETTINGS),
         ):
             wait_route(namesrv.address, folder)
             run_scenarios(outcome, namesrv.address)
@@ -291,9 +303,11 @@ SUITES: dict[str, Callable[[Outcome, str], None]] = {
     "cpp": lambda outcome, size: suite_clients(outcome, "cpp"),
     "node": lambda outcome, size: suite_clients(outcome, "node"),
     "mqadmin": suite_mqadmin,
+    "mqadmin-consumers": lambda outcome, _: mqadmin_consumers.run(outcome.add),
     "ours-to-ours": suite_ours_to_ours,
     "ours-to-java": suite_ours_to_java,
     "mixed": suite_mixed,
+    "timer-stores": lambda outcome, _: timer_stores.run(outcome.add),
     "stores": suite_stores,
     "migrated-stores": lambda outcome, size: migrated_stores.run(outcome.add, size),
     "controllers": lambda outcome, size: controller_parts.run(outcome.add, size),
@@ -309,6 +323,8 @@ SUITES: dict[str, Callable[[Outcome, str], None]] = {
     "dledger-changes": lambda outcome, size: dledger_changes.run(outcome.add, size),
     "dledger-clients": lambda outcome, _: dledger_clients.run(outcome.add, CACHE),
     "ordered": lambda outcome, _: ordered_suite.suite(outcome.add),
+    "request-reply": lambda outcome, _: request_reply_suite.suite(outcome.add),
+    "traces": lambda outcome, _: trace_suite.run(outcome.add),
 }
 
 

@@ -17,6 +17,8 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,6 +31,8 @@ from brokerset_client import (
     ClientError,
     ConsumeFromWhere,
     ConsumeStatus,
+    EndStatus,
+    HalfMessage,
     Later,
     Message,
     MessageInvalid,
@@ -41,13 +45,17 @@ from brokerset_client import (
     PullStatus,
     PushConsumer,
     PushSettings,
+    Replier,
     RequestRefused,
     SendResult,
     SendRetry,
     TopicConfig,
     TopicNotFound,
+    TransactionProducer,
+    TransactionState,
     Verdict,
 )
+from brokerset_client.timers import timed
 from brokerset_formats.hosts import Host
 from brokerset_formats.message_ids import encode_offset_id
 from brokerset_formats.names import dlq_topic
@@ -573,7 +581,34 @@ async def create_delay_topic(run: Run) -> Observed:
 
 async def delay(run: Run) -> Observed:
     await run.need("22-create-delay-topic")
-    want = {"body-0": 1.0, "body-1": 5.0}
+    makers = [lambda plain, level=number + 1: replace(plain, delay_level=level) for number in range(2)]
+    return await late(run, "it-delay", [1000, 5000], makers, early_ms=100)
+
+
+async def create_timer_topic(run: Run) -> Observed:
+    return await create(run, "it-timer", "DELAY")
+
+
+async def timer(run: Run) -> Observed:
+    await run.need("24-create-timer-topic")
+    makers = [
+        lambda plain: timed(plain, 3, None),
+        lambda plain: timed(plain, timedelta(seconds=4), None),
+        lambda plain: timed(plain, None, datetime.now(UTC) + timedelta(seconds=5)),
+    ]
+    # The wheel of Java's brokers has a step of a second, and they deliver up to one early.
+    return await late(run, "it-timer", [3000, 4000, 5000], makers, early_ms=1100)
+
+
+async def late(
+    run: Run,
+    topic: str,
+    want_ms: Sequence[int],
+    makers: Sequence[Callable[[Message], Message]],
+    *,
+    early_ms: int,
+) -> Observed:
+    """Send messages that come later, and see when they do."""
     sent: dict[str, float] = {}
     arrived: dict[str, float] = {}
     shapes: dict[str, Observed] = {}
@@ -582,31 +617,108 @@ async def delay(run: Run) -> Observed:
     async def listen(message: MessageView) -> None:
         arrived.setdefault(text(message), time.monotonic())
         shapes[text(message)] = shape(message, run)
-        if len(arrived) == len(want):
+        if len(arrived) == len(want_ms):
             done.set()
 
-    consumer = run.consumer("it-delay", listener=listen)
-    consumer.subscribe(run.name("it-delay"))
+    consumer = run.consumer(topic, listener=listen)
+    consumer.subscribe(run.name(topic))
     async with run.producer() as producer, consumer:
         results = []
-        for number in range(2):
-            plain = run.message("it-delay", number)
-            late = Message(
-                topic=plain.topic,
-                body=plain.body,
-                tags=plain.tags,
-                keys=plain.keys,
-                properties=plain.properties,
-                delay_level=number + 1,
-            )
+        for number, make in enumerate(makers):
+            message = make(run.message(topic, number))
             sent[f"body-{number}"] = time.monotonic()
-            results.append(await producer.send(late))
+            results.append(await producer.send(message))
         async with asyncio.timeout(WAIT_SECONDS):
             await done.wait()
-    for body, seconds in want.items():
-        took = arrived[body] - sent[body]
-        assert seconds - 0.1 <= took < seconds + 2.5, (body, took)
-    return {"wantedMs": [1000, 5000], "first": shapes["body-0"], **summary(results)}
+    for number, wanted in enumerate(want_ms):
+        took = (arrived[f"body-{number}"] - sent[f"body-{number}"]) * 1000
+        assert wanted - early_ms <= took < wanted + 2500, (number, took)
+    return {"wantedMs": list(want_ms), "first": shapes["body-0"], **summary(results)}
+
+
+async def create_recall_topic(run: Run) -> Observed:
+    return await create(run, "it-recall", "DELAY")
+
+
+async def recall(run: Run) -> Observed:
+    """A message that is taken back does not come, while one of the same time does."""
+    await run.need("26-create-recall-topic")
+    topic = run.name("it-recall")
+    got: list[str] = []
+    other = asyncio.Event()
+
+    async def listen(message: MessageView) -> None:
+        got.append(text(message))
+        if text(message) == "body-1":
+            other.set()
+
+    consumer = run.consumer("it-recall", listener=listen)
+    consumer.subscribe(topic)
+    async with run.producer() as producer, consumer:
+        gone = await producer.send(run.message("it-recall", 0), delay=4)
+        stays = await producer.send(run.message("it-recall", 1), delay=4)
+        assert gone.recall_handle is not None
+        assert stays.recall_handle is not None
+        recalled = await producer.recall(topic, gone.recall_handle)
+        async with asyncio.timeout(WAIT_SECONDS):
+            await other.wait()
+        await asyncio.sleep(1.5)  # the other would come in the same slot, or in the next
+    assert got == ["body-1"], got
+    return {"recalledSameId": recalled == gone.message_id, "delivered": got.count("body-0")}
+
+
+async def create_transaction_topic(run: Run) -> Observed:
+    return await create(run, "it-transaction", "TRANSACTION")
+
+
+async def transaction(run: Run) -> Observed:
+    """Committed, rolled back, and two whose state is unknown: the check commits one of them."""
+    await run.need("28-create-transaction-topic")
+    checked: dict[str, Observed] = {}
+
+    async def check(message: MessageView) -> TransactionState:
+        checked[text(message)] = shape(message, run)
+        return TransactionState.COMMIT if text(message) == "body-2" else TransactionState.ROLLBACK
+
+    states = [
+        TransactionState.COMMIT,
+        TransactionState.ROLLBACK,
+        TransactionState.UNKNOWN,
+        TransactionState.UNKNOWN,
+    ]
+    results = []
+    async with TransactionProducer(
+        run.name("it-transaction-producer"), check=check, namesrv=run.namesrv, timeout=10.0
+    ) as producer:
+        for number, state in enumerate(states):
+
+            async def local(half: HalfMessage, state: TransactionState = state) -> TransactionState:
+                return state
+
+            message = run.message("it-transaction", number)
+            results.append(await producer.send_in_transaction(message, local))
+        got = await run.read(["it-transaction"], "it-transaction", 2)
+
+        async def both_checked() -> bool:
+            return len(checked) == 2
+
+        await until(both_checked, "the check of body-3")
+    assert [result.end for result in results] == [
+        EndStatus.CONFIRMED,
+        EndStatus.CONFIRMED,
+        EndStatus.LEFT_TO_CHECK,
+        EndStatus.LEFT_TO_CHECK,
+    ]
+    shapes = {text(message): shape(message, run) for message in got}
+    return {
+        "bodies": in_order(got),
+        "checked": sorted(checked),
+        "committed": shapes["body-0"],
+        "committedByCheck": shapes["body-2"],
+        "checkedShape": checked["body-3"],
+        "statuses": dict(Counter(result.sent.status.name for result in results)),
+        "traceOn": results[0].sent.trace_on,
+    }
 
 
 async def query(run: Run) -> Observed:
@@ -793,6 +905,31 @@ async def _outcome(attempt: Callable[[], Awaitable[object]]) -> str:
     return "accepted"
 
 
+async def request_reply_topic(run: Run) -> Observed:
+    return await create(run, "it-rpc")
+
+
+async def request_reply(run: Run) -> Observed:
+    await run.need("35-request-reply-topic")
+    seen: list[Observed] = []
+
+    async def answer(request: MessageView) -> bytes:
+        seen.append(shape(request, run))
+        return b"re:" + request.body
+
+    replier = Replier(
+        run.name("it-rpc"),
+        answer,
+        namesrv=run.namesrv,
+        consume_from=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+    )
+    replier.subscribe(run.name("it-rpc"))
+    async with replier, run.producer("it-rpc") as producer:
+        reply = await producer.request(run.message("it-rpc", 0), WAIT_SECONDS)
+    assert text(reply) == "re:body-0"
+    return {"reply": text(reply), "replyProperties": sorted(reply.properties), "request": seen[0]}
+
+
 async def create_then_delete(run: Run) -> Observed:
     return await create(run, "it-delete")
 
@@ -822,11 +959,19 @@ SCENARIOS: Final[dict[str, Callable[[Run], Awaitable[Observed]]]] = {
     "21-consume-dlq": consume_dlq,
     "22-create-delay-topic": create_delay_topic,
     "23-delay": delay,
+    "24-create-timer-topic": create_timer_topic,
+    "25-timer": timer,
+    "26-create-recall-topic": create_recall_topic,
+    "27-recall": recall,
+    "28-create-transaction-topic": create_transaction_topic,
+    "29-transaction": transaction,
     "30-query": query,
     "31-broadcast-create": broadcast_create,
     "32-broadcast-send": broadcast_send,
     "33-broadcast": broadcast,
     "34-rebalance": rebalance,
+    "35-request-reply-topic": request_reply_topic,
+    "36-request-reply": request_reply,
     "40-errors": errors,
     "41-create-then-delete": create_then_delete,
     "42-delete-topic": delete_topic,

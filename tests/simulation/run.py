@@ -14,6 +14,8 @@ import traceback
 import zlib
 from collections import Counter
 
+from brokerset_sim.deferred_alone import simulate_alone
+from brokerset_sim.deferred_world import simulate_deferred
 from brokerset_sim.dledger_cluster import DLedgerCluster
 from brokerset_sim.history import Violation
 from brokerset_sim.ledger_world import simulate_ledger
@@ -45,9 +47,12 @@ WHOLE = "dledger-brokers"
 
 ORDERED = "ordered"
 
-WORLDS = ("controllers", "groups", *DLEDGER, WHOLE, ORDERED)
+DEFERRED = {"deferred": simulate_deferred, "deferred-alone": simulate_alone}
+"""Transactions and timer messages: of a DLedger group, or of a broker without one."""
+
+WORLDS = ("controllers", "groups", *DLEDGER, WHOLE, ORDERED, *DEFERRED)
 """Controllers and the membership of brokers, broker groups that replicate, DLedger groups (their core alone,
-or whole brokers), or ordered subjects with their clients."""
+or whole brokers), ordered subjects with their clients, or transactions and timer messages."""
 
 COUNTS_SHOWN = (
     "acknowledged",
@@ -56,6 +61,7 @@ COUNTS_SHOWN = (
     "answer: 210",
     "answer: 310 ",
     "attempt stored twice",
+    "check",
     "started from scratch",
     "cache lost",
     "dead letter",
@@ -63,10 +69,12 @@ COUNTS_SHOWN = (
     "effect",
     "truncated",
     "elected: ",
+    "end acknowledged",
     "event: ",
     "expanded",
     "fault: ",
     "fenced",
+    "half",
     "handled",
     "handler ",
     "overlap",
@@ -79,6 +87,7 @@ COUNTS_SHOWN = (
     "metadata ",
     "raft: ",
     "rebuilt",
+    "recalled",
     "replica compared",
     "retention",
     "role: ",
@@ -87,6 +96,7 @@ COUNTS_SHOWN = (
     "sealed",
     "sent back",
     "snapshot: ",
+    "timer",
     "switchover ",
     "told ",
     "weak send ",
@@ -99,6 +109,8 @@ def _simulated(world: str, seed: int, *, show: bool = False) -> Outcome:
         return _simulated_dledger(seed, alone=DLEDGER[world])
     if world == WHOLE:
         return simulate_ledger(seed, show=show)
+    if world in DEFERRED:
+        return DEFERRED[world](seed, show=show)
     if world == ORDERED:
         return simulate_ordered(seed, show=show)
     return simulate(seed, draw_replicating(seed) if world == "groups" else None, show=show)

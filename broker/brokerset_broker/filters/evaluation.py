@@ -43,10 +43,11 @@ _ORDERS: Final[dict[Ordering, Order]] = {
     Ordering.GREATER: operator.gt, Ordering.GREATER_EQUAL: operator.ge,
     Ordering.LESS: operator.lt, Ordering.LESS_EQUAL: operator.le,
 }  # fmt: skip
-_MIRRORED: Final = {
+MIRRORED: Final = {
     Ordering.GREATER: Ordering.LESS, Ordering.GREATER_EQUAL: Ordering.LESS_EQUAL,
     Ordering.LESS: Ordering.GREATER, Ordering.LESS_EQUAL: Ordering.GREATER_EQUAL,
 }  # fmt: skip
+"""A comparison read from right to left."""
 
 
 def compile_condition(node: Node) -> Condition:
@@ -109,7 +110,7 @@ def _decoded(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
 
 
-def _constant(node: Node) -> Value | None:
+def constant_of(node: Node) -> Value | None:
     """What the node is in every message: of literals, and of numbers with signs."""
     signs = 0
     while isinstance(node, Negate):
@@ -126,8 +127,8 @@ def _constant(node: Node) -> Value | None:
 
 def _operand(node: Node) -> Operand:
     """A closure for any node, where a value of any type will do."""
-    if isinstance(node, Literal) or (isinstance(node, Negate) and _constant(node) is not None):
-        value = _constant(node)
+    if isinstance(node, Literal) or (isinstance(node, Negate) and constant_of(node) is not None):
+        value = constant_of(node)
         return lambda _: value
     if isinstance(node, Property):
         find = _finder(node)
@@ -193,11 +194,11 @@ def _decided_by(decisive: bool, terms: list[Condition]) -> Condition:
 
 
 def _equality(left: Node, right: Node) -> Condition:
-    if isinstance(left, Property) and (constant := _constant(right)) is not None:
+    if isinstance(left, Property) and (constant := constant_of(right)) is not None:
         return _property_equals(_finder(left), constant, None)
     if (
         isinstance(right, Property)
-        and (constant := _constant(left)) is not None
+        and (constant := constant_of(left)) is not None
         and not isinstance(constant, bool)
     ):
         # A missing property on the right is false rather than null. (TRUE = property is an error in Java.)
@@ -216,7 +217,7 @@ def _equality(left: Node, right: Node) -> Condition:
 
 
 def _property_equals(find: Find, constant: Value, missing: bool | None) -> Condition:
-    if isinstance(constant, str) and (literal := _exact_bytes(constant)) is not None:
+    if isinstance(constant, str) and (literal := exact_bytes(constant)) is not None:
 
         def same_bytes(raw: bytes) -> bool | None:
             value = find(raw)
@@ -245,8 +246,8 @@ def _property_equals(find: Find, constant: Value, missing: bool | None) -> Condi
 
 
 def _comparison(ordering: Ordering, left: Node, right: Node) -> Condition:
-    for name, other, effective in ((left, right, ordering), (right, left, _MIRRORED[ordering])):
-        constant = _constant(other)
+    for name, other, effective in ((left, right, ordering), (right, left, MIRRORED[ordering])):
+        constant = constant_of(other)
         if isinstance(name, Property) and isinstance(constant, int | float):
             return _property_compares(_finder(name), _ORDERS[effective], constant)
     order, left_value, right_value = _ORDERS[ordering], _operand(left), _operand(right)
@@ -278,7 +279,7 @@ def _between(node: Between) -> Condition:
     value_of, low_of, high_of = _operand(node.value), _operand(node.low), _operand(node.high)
     decisive = node.negated
     low_order, high_order = (operator.lt, operator.gt) if node.negated else (operator.ge, operator.le)
-    low, high = _constant(node.low), _constant(node.high)
+    low, high = constant_of(node.low), constant_of(node.high)
 
     def side(value: Value, limit: Value | None, order: Order) -> bool | None:
         return None if limit is None else order(number_order(value, limit), 0)
@@ -313,7 +314,7 @@ def _between(node: Between) -> Condition:
 # -- texts ----------------------------------------------------------------------------------------------
 
 
-def _exact_bytes(text: str) -> bytes | None:
+def exact_bytes(text: str) -> bytes | None:
     """The UTF-8 of a literal, to be found in bytes; `None` if it must be searched for in decoded text.
 
     That is so if it has U+FFFD, as which every damaged byte is decoded, or half of a surrogate pair.
@@ -327,7 +328,7 @@ def _exact_bytes(text: str) -> bytes | None:
 
 
 def _in_list(find: Find, values: tuple[str, ...], negated: bool) -> Condition:
-    literals = [_exact_bytes(value) for value in values]
+    literals = [exact_bytes(value) for value in values]
     exact = frozenset(literal for literal in literals if literal is not None)
     if len(exact) == len(set(values)):
 
@@ -350,7 +351,7 @@ def _text_search(node: TextSearch) -> Condition:
     if not text:
         return lambda _: False
     value_of = _operand(node.operand)
-    if isinstance(node.operand, Property) and (literal := _exact_bytes(text)) is not None:
+    if isinstance(node.operand, Property) and (literal := exact_bytes(text)) is not None:
         find = _finder(node.operand)
         match node.search:
             case Search.CONTAINS:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from brokerset_broker.filters.errors import CannotEvaluate, EvaluationFailed
 from brokerset_broker.filters.evaluation import Condition, compile_condition
 from brokerset_broker.filters.expression_parser import parse
+from brokerset_broker.filters.native_programs import native_program
 from brokerset_broker.filters.tree import Property, all_nodes
+
+if TYPE_CHECKING:
+    from brokerset_native import FilterProgram
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +25,8 @@ class SqlFilter:
     names: frozenset[str]
     """The properties that the expression asks for."""
     _condition: Condition = field(repr=False, compare=False)
+    program: FilterProgram | None = field(default=None, repr=False, compare=False)
+    """For the native core: the same for every message that it does not leave to `evaluate`."""
 
     def evaluate(self, properties: bytes) -> bool | EvaluationFailed | None:
         """What the expression is for a message, from the bytes of its properties as the record has them.
@@ -43,4 +50,5 @@ def compile_filter(expression: str) -> SqlFilter:
     """Compile an expression of `SQL92`. Raises `FilterError`, whose `remark` is the answer to the client."""
     parsed = parse(expression)
     names = frozenset(node.name for node, _ in all_nodes(parsed.root) if isinstance(node, Property))
-    return SqlFilter(expression, parsed.ignored, names, compile_condition(parsed.root))
+    condition, program = compile_condition(parsed.root), native_program(parsed.root)
+    return SqlFilter(expression, parsed.ignored, names, condition, program)

@@ -28,11 +28,15 @@ from brokerset_broker.outside.ledger_metrics import ledger_families
 from brokerset_broker.outside.name_servers import Registrar
 from brokerset_broker.outside.ordered_metrics import ordered_families
 from brokerset_broker.outside.replication_metrics import replication_families
+from brokerset_broker.outside.timer_metrics import timer_families
+from brokerset_broker.outside.transaction_metrics import transaction_families
 from brokerset_broker.requests.admission import Admission
 from brokerset_broker.requests.ordered_counters import OrderedCounters
 from brokerset_broker.requests.parked_pulls import ParkedPulls
 from brokerset_broker.requests.statistics import BrokerStats
 from brokerset_broker.requests.traffic import TopicTraffic, Traffic
+from brokerset_broker.services.timers.service import TimerService
+from brokerset_broker.services.transaction_checks import TransactionChecks
 from brokerset_broker.store.message_store import MessageStore
 from brokerset_broker.store.retention_task import disk_use
 from brokerset_broker.tables.consumers import ConsumerTable
@@ -88,11 +92,14 @@ class MetricSources:
     connections: ConnectionCounts
     ordered: OrderedTables
     ordered_counters: OrderedCounters
+    transactions: TransactionChecks
     member: GroupMember | None
     """None without controllers."""
 
     ledger: LedgerMember | None
     """None where the broker is no member of a DLedger group."""
+
+    timers: TimerService
 
 
 class ConnectionCounts(Protocol):
@@ -136,9 +143,12 @@ class BrokerCollector(Collector):
         yield from self._broker_state()
         yield from self._traffic_in()
         yield from self._traffic_out()
+        if self._broker.settings().enable_transaction_metrics:
+            yield from transaction_families(self._broker.transactions, self._labels)
         yield from self._connections()
         yield from self._lags()
         yield from self._store()
+        yield from timer_families(self._broker.timers, self._labels)
         yield from self._disk()
         yield from self._process()
 

@@ -18,6 +18,7 @@ from brokerset_broker.requests.admission import Admission
 from brokerset_broker.requests.changes import ChangeLog, check_changeable
 from brokerset_broker.requests.statistics import BrokerStats
 from brokerset_broker.store.queries import StoreQueries
+from brokerset_broker.tables.consumer_filters import ConsumerFilters, is_sql
 from brokerset_broker.tables.consumers import ConsumerTable
 from brokerset_broker.tables.groups import GroupManager
 from brokerset_broker.tables.topics import TopicManager
@@ -53,6 +54,15 @@ CLIENT_ANSWER_SECONDS: Final = 10.0
 
 UNITS_MAX: Final = 1_000
 """Most queue units that one request shows."""
+
+NO_TIMERS: Final = {
+    "timerReadBehind": "0",
+    "timerOffsetBehind": "0",
+    "timerCongestNum": "0",
+    "timerEnqueueTps": "0.0",
+    "timerDequeueTps": "0.0",
+}
+"""What a broker without timer messages says of them."""
 
 _QUEUE_NAMES: Final = ("send", "pull", "litePull", "query", "ack")
 _QUEUE_CAPACITY: Final = {
@@ -91,11 +101,15 @@ class AdminProcessor:
         consumers: ConsumerTable,
         stats: BrokerStats,
         delay: DelayView,
+        timer_status: Callable[[], Mapping[str, str]] = lambda: NO_TIMERS,
         waiting_sends: Callable[[], int] = lambda: 0,
         membership: Callable[[], dict[str, str]] = dict,
         changes: ChangeLog,
+        filters: ConsumerFilters | None = None,
     ) -> None:
-        """`membership` adds to the runtime info what controllers say of this broker."""
+        """`membership` adds to the runtime info what controllers say of this broker. `filters`: those by
+        SQL92, if they are served."""
+        self._filters = filters
         self._changes = changes
         self._live = live
         self._clock = clock
@@ -106,6 +120,7 @@ class AdminProcessor:
         self._consumers = consumers
         self._stats = stats
         self._delay = delay
+        self._timer_status = timer_status
         self._waiting_sends = waiting_sends
         self._membership = membership
         self._config_version = DataVersion(0, 0, stats.started_ms)
@@ -188,11 +203,7 @@ class AdminProcessor:
             "pageCacheLockTimeMills": "0",
             "remainTransientStoreBufferNumbs": "2147483647",
             "startAcceptSendRequestTimeStamp": "0",
-            "timerReadBehind": "0",
-            "timerOffsetBehind": "0",
-            "timerCongestNum": "0",
-            "timerEnqueueTps": "0.0",
-            "timerDequeueTps": "0.0",
+            **self._timer_status(),
         }
 
     def _queue_table(self) -> dict[str, str]:
@@ -263,15 +274,22 @@ class AdminProcessor:
         filter_text = None
         if header.consumer_group is not None:
             subscription = self._consumers.subscription(header.consumer_group, topic)
+            registered = None if self._filters is None else self._filters.get(topic, header.consumer_group)
             if subscription is None:
                 filter_text = f"{header.consumer_group}@{topic} is not online!"
+            elif registered is None:
+                filter_text = "null"  # what Java writes for a filter by tags
+            else:
+                filter_text = fastjson.dumps(registered.data.to_json()).decode()
         if not low <= header.index < high:
             return command.reply(remark=f"Index {header.index} of {queue_id}@{topic} is not exist!")
         units = []
         count = min(max(header.count, 0), UNITS_MAX, high - header.index)
         for offset, size, tags_code in self._store.units(topic, queue_id, header.index, count):
             wanted = subscription is not None and (
-                subscription.codes is None or _int32(tags_code) in subscription.codes
+                _int32(tags_code) in subscription.codes
+                if subscription.codes is not None
+                else not is_sql(subscription.data.expression_type)  # units do not say what SQL92 needs
             )
             units.append(ConsumeQueueUnit(offset, size, tags_code, wanted))
         body = QueryConsumeQueueResponse(

@@ -283,7 +283,7 @@ class ClientProcessor:
         silent_ms = int((self._clock.monotonic() - client.last_seen) * 1000)
         return bodies.ProducerInfo(
             client.client_id,
-            client.address,
+            f"/{client.address}",
             _language(client),
             client.version,
             self._clock.now_ms() - silent_ms,

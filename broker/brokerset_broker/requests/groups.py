@@ -5,7 +5,7 @@ Source: `AdminBrokerProcessor`. Codes 200, 201, 207, 208, 225, 303, 317, 352, 35
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -73,8 +73,11 @@ class GroupProcessor:
         locks: QueueLocks,
         stats: BrokerStats,
         changes: ChangeLog,
+        wake_topic: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`changes` makes changes of the table safe before they are answered."""
+        """`changes` makes changes of the table safe before they are answered. `wake_topic` lets the parked
+        pulls of a topic run again."""
+        self._wake_topic = wake_topic
         self._live = live
         self._changes = changes
         self._clock = clock
@@ -123,7 +126,17 @@ class GroupProcessor:
         await self._changes.change(
             [group_key(config.group_name) for config in wanted], partial(self._decide_update, wanted)
         )
+        for config in wanted:
+            if not config.consume_enable:
+                self._answer_parked(config.group_name)
         return command.reply()
+
+    def _answer_parked(self, group: str) -> None:
+        """Let no pull of a group wait that may not consume any more: it would be given the next message."""
+        entry = self._consumers.group(group)
+        topics = set(self._offsets.topics_of(group)) | set(() if entry is None else entry.subscriptions)
+        for topic in sorted(topics):
+            self._wake_topic(topic)
 
     def _decide_update(self, wanted: Sequence[SubscriptionGroupConfig]) -> Sequence[Change]:
         found = [self._plan_update(config) for config in wanted]

@@ -1,7 +1,7 @@
 """Consumer offsets and bounds of queues.
 
 Source: `ConsumerManageProcessor`, `AdminBrokerProcessor`, `Broker2Client`. Codes 14, 15, 29, 30, 31, 32, 43,
-222, 223, 314; sends 221.
+222, 223, 308, 314; sends 221.
 """
 
 from __future__ import annotations
@@ -32,7 +32,12 @@ from brokerset_broker.tables.topics import TopicManager
 from brokerset_formats import fastjson
 from brokerset_formats.light_queues import lite_queue
 from brokerset_protocol import headers
-from brokerset_protocol.bodies.queues import GetConsumerStatusBody, MessageQueue, ResetOffsetBody
+from brokerset_protocol.bodies.queues import (
+    GetConsumerStatusBody,
+    MessageQueue,
+    QueryCorrectionOffsetBody,
+    ResetOffsetBody,
+)
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.errors import Rejected
@@ -52,6 +57,8 @@ CLIENT_ANSWER_SECONDS = 5.0
 
 CLIENTS_AT_ONCE = 64
 """Clients that are asked for their status at the same time."""
+
+INT64_MAX = 2**63 - 1
 
 IN_MEMORY_PERCENT = 40
 """Part of the machine's memory; what is further behind the log's end counts as on disk, as in Java."""
@@ -100,6 +107,7 @@ class OffsetProcessor:
             RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset,
             RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: self.consumer_status,
             RequestCode.CLONE_GROUP_OFFSET: self.clone,
+            RequestCode.QUERY_CORRECTION_OFFSET: self.correction,
         }
 
     # -- what every consumer asks -------------------------------------------------------------------------
@@ -138,7 +146,7 @@ class OffsetProcessor:
             raise Rejected(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!")
         if self._access is not None:
             self._access.check_commit(group, topic, queue_id)
-        if self._offsets.has_reset(group, topic, queue_id):
+        if self._offsets.ignores_commit(group, topic, queue_id, header.commit_offset):
             return command.reply(remark="Offset has been previously reset")
         if self._offsets.is_held(group, topic):
             raise Rejected(
@@ -196,6 +204,26 @@ class OffsetProcessor:
         """GET_ALL_CONSUMER_OFFSET (43): the content of consumerOffset.json."""
         ext = self._changes.answer_ext()
         return command.reply(ext=ext, body=fastjson.dumps(self._offsets.table().to_json()))
+
+    def correction(self, connection: Connection, command: Command) -> Command:
+        """QUERY_CORRECTION_OFFSET (308): for each queue the lowest offset of all groups, some left out.
+
+        Where `compareGroup` is behind it, the highest number of Java's `long` says so. (Java's broker
+        deletes the offsets of the groups that are to be left out.)
+        """
+        header = headers.QueryCorrectionOffset.from_ext(command.ext)
+        topic, left_out = header.topic, set((header.filter_groups or "").split(","))
+        lowest: dict[int, int] = {}
+        for group in self._offsets.groups_of(topic):
+            if group in left_out:
+                continue
+            for queue_id, offset in self._offsets.replicated.get(f"{topic}@{group}", {}).items():
+                if offset >= self._store.queue_min(topic, queue_id):
+                    lowest[queue_id] = min(offset, lowest.get(queue_id, offset))
+        for queue_id, offset in self._offsets.replicated.get(f"{topic}@{header.compare_group}", {}).items():
+            if lowest.get(queue_id, 0) > offset:
+                lowest[queue_id] = INT64_MAX
+        return command.reply(body=QueryCorrectionOffsetBody(lowest).to_json())
 
     def reset(self, connection: Connection, command: Command) -> Coroutine[Any, Any, Command]:
         """INVOKE_BROKER_TO_RESET_OFFSET (222): set the group's offsets here; its next pulls are told."""

@@ -257,7 +257,7 @@ class PullProcessor:
             self._offsets.commit(
                 group, topic, queue_id, commit_offset, f"{connection.peer[0]}:{connection.peer[1]}"
             )
-        reset = self._offsets.take_reset(group, topic, queue_id)
+        reset = self._offsets.take_reset(group, topic, queue_id, pulled_from=pull.queue_offset)
         if reset is not None:
             return self._reset_reply(pull, reset)
         result = self._read(pull)
@@ -376,7 +376,7 @@ class PullProcessor:
                 )
             )
             return
-        reset = self._offsets.take_reset(pull.group, pull.topic, pull.queue_id)
+        reset = self._offsets.take_reset(pull.group, pull.topic, pull.queue_id, pulled_from=pull.queue_offset)
         if reset is not None:
             pull.connection.answer_at_once(self._reset_reply(pull, reset))
             return

@@ -147,7 +147,7 @@ class PullLane:
             or not (group_config.consume_enable and config.readable)
             or not 0 <= queue_id < config.read_queue_nums
             or (access is not None and (topic in access.ordered.state.fences or access.ordered.claims.raised))
-            or offsets.has_reset(group, topic, queue_id)
+            or offsets.must_move(group, topic, queue_id, queue_offset)
             or (self._filters_retries and topic.startswith(RETRY_PREFIX))
         ):
             return None

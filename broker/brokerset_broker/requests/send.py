@@ -30,15 +30,16 @@ from brokerset_broker.requests.send_lane import SendLane
 from brokerset_broker.requests.send_refusals import (
     CODES,
     STORED,
-    check_served,
     illegal_message,
     no_topic,
     refusal,
     topic_text,
 )
 from brokerset_broker.requests.statistics import BrokerStats
+from brokerset_broker.requests.timer_puts import TimerPuts, recall_handle
 from brokerset_broker.requests.topic_facts import TopicFacts
 from brokerset_broker.requests.traffic import Traffic
+from brokerset_broker.requests.transaction_log import TransactionLog
 from brokerset_broker.store.delay_levels import DelayLevels
 from brokerset_broker.store.errors import PutStatus, StoreRefused
 from brokerset_broker.store.message_store import MessageStore
@@ -47,10 +48,12 @@ from brokerset_broker.tables.locks import QueueLocks
 from brokerset_broker.tables.metadata.records import METADATA_TOPIC, Change, TopicsPut
 from brokerset_broker.tables.ordered.ordered_tables import OrderedTables
 from brokerset_broker.tables.topics import TopicManager
+from brokerset_broker.timers.messages import DELIVERY_PROPERTIES_SIZE
+from brokerset_broker.timers.put_decision import PutAside
 from brokerset_formats.batches import BatchItem, iterate_batch
 from brokerset_formats.config import TopicConfig
 from brokerset_formats.errors import FormatError
-from brokerset_formats.hosts import Host
+from brokerset_formats.hosts import HOST_SIZE_V6, Host
 from brokerset_formats.light_queues import is_light
 from brokerset_formats.message_ids import UniqueIds
 from brokerset_formats.names import (
@@ -64,6 +67,7 @@ from brokerset_formats.names import (
 )
 from brokerset_formats.properties import Property, decode_properties, encode_properties
 from brokerset_formats.records import SysFlag
+from brokerset_formats.transactions import Message, half_problem, is_half_send
 from brokerset_protocol.codes import VERSION_3_4_9, RequestCode, ResponseCode
 from brokerset_protocol.commands import FLAG_ONEWAY, Command
 from brokerset_protocol.errors import Rejected
@@ -86,7 +90,6 @@ _UNUSUAL_IN_BATCHES: Final = (
     b"TIMER_",
     b"TRAN_MSG",
     b"INNER_MULTI",
-    b"REPLY_TO_CLIENT",
     b"__LITE_TOPIC",
 )
 
@@ -149,9 +152,17 @@ class SendProcessor:
         ordered: OrderedTables | None = None,
         ordered_counters: OrderedCounters | None = None,
         lane: SendLane | None = None,
+        transactions: TransactionLog | None = None,
+        timers: TimerPuts | None = None,
     ) -> None:
-        """`changes` makes new topics safe before a message is stored in them; `lane` takes plain sends."""
+        """`changes` makes new topics safe before a message is stored in them; `lane` takes plain sends.
+
+        Without `transactions` half messages are refused, without `timers` those with a time of delivery.
+        """
         self.lane = lane
+        self._transactions = transactions
+        self._timers = timers
+        self._broker_name = live.current.broker_name
         self._ordered = OrderedTables() if ordered is None else ordered
         self._changes = changes
         self._store = store
@@ -191,6 +202,7 @@ class SendProcessor:
 
     def _use(self, settings: BrokerSettings) -> None:
         self.body_max = settings.max_message_size
+        self._rejects_halves = settings.reject_transaction_message
         self.replies = SendReplies(self._host.encode(), settings.region_id, settings.trace_on)
         self._injected = {
             Property.CLUSTER: settings.broker_cluster_name,
@@ -242,13 +254,13 @@ class SendProcessor:
         ext = command.ext
         topic, facts, queue_id, sys_flag, flag, born_timestamp, reconsume_times, properties = self.read(ext)
         if facts is None:
-            if self._topics.get(topic) is None or topic in self._topics.unsaved:
+            facts = self.known(topic)
+            if facts is None:
                 return self._send_when_created(connection, command, topic)
-            facts = self._look_up(topic)
         if facts.is_ordered:
             return self._ordered_sends.send(connection, command, topic, queue_id)
         if queue_id >= facts.queues:
-            raise self._bad_queue(connection, facts.config, queue_id)
+            raise bad_queue(connection, facts.config, queue_id)
         if queue_id < 0:
             queue_id = random.randrange(facts.write_queues) if facts.write_queues > 0 else 0
         if ext.get("m") == "true":
@@ -349,9 +361,11 @@ class SendProcessor:
         reconsume_times = header.reconsume_times or 0
         sys_flag = header.sys_flag & ~_HOST_BITS
         level = _delay_level(properties.get(Property.DELAY))
-        self._refuse_unsupported(properties, sys_flag, level, reconsume_times)
+        half = is_half_send(properties, reconsume_times)
+        if half:
+            self._check_half(properties)
+        self._refuse_unsupported(properties, sys_flag, level, half=half)
         if not facts.is_retry:
-            check_served(properties)
             self._light_queues.assign(facts.config, properties)
             if facts.is_special:
                 check_type(facts.config, properties)
@@ -361,25 +375,50 @@ class SendProcessor:
             if dead is not None:
                 topic, queue_id, level = dead, 0, 0
                 properties[Property.DELAY] = "-1"
-        raw = encode_properties(properties)
         kind = "fifo" if Property.SHARDING_KEY in properties else "normal"
+        timed = None if self._timers is None else self._timers.put_aside(topic, queue_id, properties)
+        raw = encode_properties(properties)
+        properties_max, handle = self.properties_max, None
         if level > 0:
             topic, queue_id, raw = self._levels.put_aside(topic, queue_id, level, raw)
             kind = "delay"
-        if not 0 < len(command.body) <= self.body_max or len(raw) > self.properties_max:
+        elif timed is not None:
+            kind = "delay"
+            if isinstance(timed, PutAside):
+                handle = recall_handle(topic, timed.out_ms, self._broker_name, unique_id)
+                topic, queue_id = timed.topic, timed.queue_id
+                properties_max -= DELIVERY_PROPERTIES_SIZE
+        if not 0 < len(command.body) <= self.body_max or len(raw) > properties_max:
             raise illegal_message(self.body_max)
+        host = born_host(connection, command.ext, in_group=self._in_group)
         try:
-            appended = self._append(
-                topic,
-                queue_id,
-                command.body,
-                raw,
-                flag=header.flag,
-                sys_flag=sys_flag,
-                born_timestamp=header.born_timestamp,
-                born_host=born_host(connection, command.ext, in_group=self._in_group),
-                reconsume_times=reconsume_times,
-            )
+            if half and self._transactions is not None:
+                kind = "transaction"
+                appended = self._transactions.send_half(
+                    Message(
+                        topic=topic,
+                        queue_id=queue_id,
+                        body=command.body,
+                        properties=raw,
+                        flag=header.flag,
+                        sys_flag=sys_flag,
+                        born_timestamp=header.born_timestamp,
+                        born_host=Host.decode(host, v6=len(host) == HOST_SIZE_V6),
+                        reconsume_times=reconsume_times,
+                    )
+                )
+            else:
+                appended = self._append(
+                    topic,
+                    queue_id,
+                    command.body,
+                    raw,
+                    flag=header.flag,
+                    sys_flag=sys_flag,
+                    born_timestamp=header.born_timestamp,
+                    born_host=host,
+                    reconsume_times=reconsume_times,
+                )
         except StoreRefused as refused:
             self._stats.put_failed += 1
             raise refusal(refused, self.body_max) from None
@@ -394,26 +433,39 @@ class SendProcessor:
             self.replies.message_id(appended.offset),
             unique_id,
             wait=properties.get(Property.WAIT) != "false",
+            handle=handle,
         )
 
+    def _check_half(self, properties: dict[str, str]) -> None:
+        """Raise `Rejected` for a half message that is not to be stored."""
+        if self._rejects_halves or self._transactions is None:
+            raise Rejected(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._admission.name}] sending transaction message is forbidden",
+            )
+        problem = half_problem(properties)
+        if problem is None and Property.PGROUP not in properties:
+            problem = (
+                "a transactional message needs its producer group (property PGROUP), to be asked about it"
+            )
+        if problem is not None:
+            raise Rejected(ResponseCode.MESSAGE_ILLEGAL, problem)
+
     def _refuse_unsupported(
-        self, properties: dict[str, str], sys_flag: int, level: int, reconsume_times: int
+        self, properties: dict[str, str], sys_flag: int, level: int, *, half: bool
     ) -> None:
         """Refuse what would be delivered too early or not at all if it were stored like any message."""
         if Property.INNER_NUM in properties or sys_flag & (SysFlag.NEED_UNWRAP | SysFlag.INNER_BATCH):
             raise Rejected(
                 ResponseCode.MESSAGE_ILLEGAL, "inner batches are not served; send messages or a client batch"
             )
-        half = properties.get(Property.TRAN_MSG, "").lower() == "true" and not (
-            reconsume_times > 0 and level > 0
-        )
-        if half or sys_flag & _TRANSACTION_BITS not in (0, _COMMIT_BITS):
+        if not half and sys_flag & _TRANSACTION_BITS not in (0, _COMMIT_BITS):
             raise Rejected(
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{self._admission.name}] sending transaction message is forbidden: "
-                "transactions are not served here",
+                "sysFlag says prepared or rolled back, and the property TRAN_MSG does not",
             )
-        if level <= 0 and any(name in properties for name in _TIMER_PROPERTIES):
+        if self._timers is None and level <= 0 and any(name in properties for name in _TIMER_PROPERTIES):
             raise Rejected(
                 ResponseCode.MESSAGE_ILLEGAL,
                 "timer messages are not served here: use a delay level (property DELAY) instead of a time",
@@ -511,14 +563,18 @@ class SendProcessor:
         unique_id: str,
         *,
         wait: bool,
+        handle: str | None = None,
     ) -> Reply:
         when_durable = self._admission.when_durable
         if when_durable is not None and wait and not command.flag & FLAG_ONEWAY:
             when_durable(
-                end, partial(self.finish, connection, command, queue_id, queue_offset, ids, unique_id)
+                end,
+                partial(
+                    self.finish, connection, command, queue_id, queue_offset, ids, unique_id, handle=handle
+                ),
             )
             return DEFERRED
-        return self.replies.success(command, queue_id, queue_offset, ids, unique_id)
+        return self._success(command, queue_id, queue_offset, ids, unique_id, handle)
 
     def finish(
         self,
@@ -529,18 +585,27 @@ class SendProcessor:
         ids: str,
         unique_id: str,
         status: PutStatus,
+        *,
+        handle: str | None = None,
     ) -> None:
         if status is PutStatus.PUT_OK:
-            connection.answer(self.replies.success(command, queue_id, queue_offset, ids, unique_id))
+            connection.answer(self._success(command, queue_id, queue_offset, ids, unique_id, handle))
         elif status in STORED:
-            connection.answer(
-                self.replies.reply(
-                    command, CODES[status], status.value, queue_id, queue_offset, ids, unique_id
-                )
+            reply = self.replies.reply(
+                command, CODES[status], status.value, queue_id, queue_offset, ids, unique_id
             )
+            connection.answer(_with_handle(reply, handle))
         else:
             code = CODES.get(status, ResponseCode.SYSTEM_ERROR)
             connection.answer(command.reply(code, status.value))
+
+    def _success(
+        self, command: Command, queue_id: int, queue_offset: int, ids: str, unique_id: str, handle: str | None
+    ) -> bytes | Command:
+        if handle is None:
+            return self.replies.success(command, queue_id, queue_offset, ids, unique_id)
+        reply = self.replies.reply(command, 0, None, queue_id, queue_offset, ids, unique_id)
+        return _with_handle(reply, handle)
 
     # -- topics -------------------------------------------------------------------------------------------
 
@@ -548,6 +613,11 @@ class SendProcessor:
         self, connection: Connection, command: Command, topic: str
     ) -> Command | bytes | None:
         """Serve a send to a new topic once the topic is as safe as a message."""
+        await self.create_topic(connection, command, topic)
+        return await self._send_again(connection, command)
+
+    async def create_topic(self, connection: Connection, command: Command, topic: str) -> None:
+        """Create the topic of a send as the send asks for it. Raises `Rejected`."""
         self._check_topic(topic)
         try:
             await self._changes.change(
@@ -560,7 +630,6 @@ class SendProcessor:
             raise Rejected(
                 ResponseCode.SERVICE_NOT_AVAILABLE, f"topic[{topic}] was not made in time: {rejected.remark}"
             ) from rejected
-        return await self._send_again(connection, command)
 
     def _decide_topic(self, connection: Connection, command: Command, topic: str) -> Sequence[Change]:
         if self._topics.get(topic) is not None:
@@ -590,6 +659,12 @@ class SendProcessor:
             connection.in_flight += 1  # in addition to the one of this coroutine, which ends here
             return None
         return await reply if isinstance(reply, Coroutine) else reply
+
+    def known(self, topic: str) -> TopicFacts | None:
+        """A topic that `read` knows nothing of, as `_look_up` checks it; None if it must be created first."""
+        if self._topics.get(topic) is None or topic in self._topics.unsaved:
+            return None
+        return self._look_up(topic)
 
     def _look_up(self, topic: str) -> TopicFacts:
         """Check a topic that is new here, has changed, or is sent to while the broker is read-only."""
@@ -622,13 +697,14 @@ class SendProcessor:
         if topic in self._topics.going:
             raise Rejected(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] is being deleted")
 
-    @staticmethod
-    def _bad_queue(connection: Connection, config: TopicConfig, queue_id: int) -> Rejected:
-        return Rejected(
-            ResponseCode.INVALID_PARAMETER,
-            f"request queueId[{queue_id}] is illegal, {topic_text(config)} "
-            f"Producer: {connection.peer[0]}:{connection.peer[1]}",
-        )
+
+def bad_queue(connection: Connection, config: TopicConfig, queue_id: int) -> Rejected:
+    """The answer to a message for a queue that its topic does not have."""
+    return Rejected(
+        ResponseCode.INVALID_PARAMETER,
+        f"request queueId[{queue_id}] is illegal, {topic_text(config)} "
+        f"Producer: {connection.peer[0]}:{connection.peer[1]}",
+    )
 
 
 def is_unusual(properties: str) -> bool:
@@ -642,7 +718,6 @@ def is_unusual(properties: str) -> bool:
         or "TRACE_ON" in properties
         or "POP_CK" in properties
         or "INNER_" in properties
-        or "REPLY_TO_CLIENT" in properties
         or "__LITE_TOPIC" in properties
         or "_SYS_MSG_PRIORITY_" in properties
         or "__CRC32#" in properties
@@ -659,6 +734,13 @@ def with_end(properties: str) -> tuple[str, str | None]:
     return properties, None
 
 
+def _with_handle(reply: Command, handle: str | None) -> Command:
+    """Tell how the message can be recalled, if it can."""
+    if handle is not None:
+        reply.ext["recallHandle"] = handle
+    return reply
+
+
 def waits(properties: str) -> bool:
     """Whether the answer waits for the disk: unless the message has WAIT=false (`isWaitStoreMsgOK`)."""
     return (
@@ -671,7 +753,6 @@ def _refuse_unusual(items: Sequence[BatchItem]) -> None:
     """Raise `Rejected` for a batch with a message that must not be delivered at once."""
     for item in items:
         properties = decode_properties(item.properties)
-        check_served(properties)
         found = [name for name in (*_TIMER_PROPERTIES, *_ALONE) if name in properties]
         if _delay_level(properties.get(Property.DELAY)) > 0:
             found.append(Property.DELAY)

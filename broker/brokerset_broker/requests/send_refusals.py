@@ -1,19 +1,14 @@
-"""How sends are refused: codes and remarks of Java, and the requests other than sends that are not served."""
+"""How sends are refused: codes and remarks of Java."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Final
 
 from brokerset_broker.requests.admission import PERM_INHERIT, PERM_READ, PERM_WRITE
 from brokerset_broker.store.errors import PutStatus, StoreRefused
 from brokerset_formats.config import TopicConfig
-from brokerset_formats.properties import Property
-from brokerset_protocol.codes import RequestCode, ResponseCode
-from brokerset_protocol.commands import Command
+from brokerset_protocol.codes import ResponseCode
 from brokerset_protocol.errors import Rejected
-from brokerset_runtime.remoting import Connection, Handler
-from brokerset_runtime.remoting.connection import Reply
 
 CODES: Final = {
     PutStatus.PUT_OK: ResponseCode.SUCCESS,
@@ -80,41 +75,3 @@ def no_topic(topic: str) -> Rejected:
         f"topic[{topic}] not exist, apply first please! "
         "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details.",
     )
-
-
-UNSUPPORTED: Final = {
-    RequestCode.SEND_REPLY_MESSAGE: "request/reply messages are not served by this broker",
-    RequestCode.SEND_REPLY_MESSAGE_V2: "request/reply messages are not served by this broker",
-    RequestCode.END_TRANSACTION: "transactions are not served by this broker",
-    RequestCode.RECALL_MESSAGE: "delayed messages cannot be recalled from this broker",
-}
-"""Requests around sending that are refused, each with its reason."""
-
-
-UNSUPPORTED_PROPERTIES: Final = {
-    Property.REPLY_TO_CLIENT: "request messages (property REPLY_TO_CLIENT) are not served by this broker, "
-    "since no reply could be delivered: send a plain message, and answer on a topic of its own",
-}
-"""Properties that ask for what this broker does not do, each with its reason."""
-
-
-def check_served(properties: Mapping[str, str]) -> None:
-    """Raise `Rejected` for a message that would be stored, but never do what its sender waits for.
-
-    Copies for a retry topic are not checked: what was stored once is delivered until it is consumed.
-    """
-    for name, reason in UNSUPPORTED_PROPERTIES.items():
-        if name in properties:
-            raise Rejected(ResponseCode.MESSAGE_ILLEGAL, reason)
-
-
-def refusing_handlers() -> dict[int, Handler]:
-    """Handlers that say why a request is not served."""
-
-    def refuse(reason: str) -> Callable[[Connection, Command], Reply]:
-        def handler(_connection: Connection, _command: Command) -> Reply:
-            raise Rejected(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, reason)
-
-        return handler
-
-    return {code: refuse(reason) for code, reason in UNSUPPORTED.items()}

@@ -37,7 +37,7 @@ class Traffic:
 
     def __init__(self) -> None:
         self.incoming: dict[tuple[str, str], TopicTraffic] = {}
-        """By topic and kind of message: `normal`, `fifo`, `delay`."""
+        """By topic and kind of message: `normal`, `fifo`, `delay`, `transaction`."""
         self.dead_lettered: dict[tuple[str, str], int] = {}
         """Messages given up, by group and topic."""
         self._overflow = TopicTraffic()

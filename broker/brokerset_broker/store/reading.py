@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from brokerset_broker.store.commit_log import CommitLog
 from brokerset_broker.store.consume_queue import ConsumeQueue
 from brokerset_broker.store.results import GetResult, GetStatus
-from brokerset_formats import records
+from brokerset_formats import native, records
 from brokerset_formats.queue_units import UNIT, UNIT_SIZE, sizes_struct, units_struct
+
+if TYPE_CHECKING:
+    from brokerset_native import FilterProgram
 
 FILTER_UNITS_MIN = 800
 """Units that one `get` examines, at least, when most of them have other tags (16,000 bytes in RocketMQ)."""
@@ -36,6 +39,12 @@ class PropertyFilter(Protocol):
 
     units_max: int
     """Messages that one `get` examines at most, 1 or more: each is read from the log."""
+
+    native_units_max: int
+    """The same where the native core examines them, by `program`."""
+
+    program: FilterProgram | None
+    """What the native core can examine messages by; None for what only `matches` can."""
 
     def matches(self, properties: bytes) -> bool:
         """Whether a message with these raw properties is wanted."""
@@ -82,7 +91,7 @@ def read_messages(
     in_file = (file.end - position) // UNIT_SIZE
     wanted = min(max(limits.messages, 1), UNITS_MAX)
     if wanted_only is not None:
-        wanted = wanted_only.units_max
+        wanted = wanted_only.units_max if wanted_only.program is None else wanted_only.native_units_max
     elif codes is not None:
         wanted = max(wanted, FILTER_UNITS_MIN)
     count = min(wanted, maximum - queue_offset, in_file)
@@ -95,8 +104,15 @@ def read_messages(
             parts = _plain_parts(log, file.view, begin, sizes, size)
             if parts is not None:
                 return GetResult(GetStatus.FOUND, queue_offset + count, minimum, maximum, parts, count, size)
-    units = UNIT.iter_unpack(file.view[begin : begin + count * UNIT_SIZE])
-    return _select(log, units, queue_offset, minimum, maximum, limits, codes, wanted_only)
+    selected = _NONE_SELECTED
+    if native.core is not None and (codes is not None or wanted_only is not None):
+        selected = _select_natively(log, file.view, begin, count, limits, codes, wanted_only)
+        if selected.full:
+            count = selected.examined
+        elif wanted_only is not None:  # the rest costs what it costs in Python
+            count = min(count, selected.examined + wanted_only.units_max)
+    units = UNIT.iter_unpack(file.view[begin + selected.examined * UNIT_SIZE : begin + count * UNIT_SIZE])
+    return _select(log, units, queue_offset, minimum, maximum, limits, codes, wanted_only, selected)
 
 
 PlainSource = tuple[memoryview, int, int, memoryview, int, int, int, int]
@@ -147,6 +163,50 @@ def _plain_parts(
     ]
 
 
+class _Selected(NamedTuple):
+    """What was found in the first units of a queue that were examined."""
+
+    examined: int
+    messages: int
+    size: int
+    full: bool
+    """Whether a limit was reached."""
+
+    runs: list[tuple[int, int]]
+    """Begin and end of adjacent records."""
+
+
+_NONE_SELECTED: Final = _Selected(0, 0, 0, full=False, runs=[])
+
+
+def _select_natively(
+    log: CommitLog,
+    units: memoryview,
+    begin: int,
+    count: int,
+    limits: ReadLimits,
+    codes: frozenset[int] | None,
+    wanted_only: PropertyFilter | None,
+) -> _Selected:
+    """What `_select` finds in the units at `begin`, as far as the native core can say."""
+    there = log.files.find(UNIT.unpack_from(units, begin)[0])
+    if native.core is None or there is None or (wanted_only is not None and wanted_only.program is None):
+        return _NONE_SELECTED
+    found = native.core.select_units(
+        units,
+        begin,
+        count,
+        there.view,
+        there.start,
+        min(there.end, log.max_offset),
+        None if codes is None else tuple(codes),
+        None if wanted_only is None else wanted_only.program,
+        limits.messages,
+        min(limits.bytes, BYTES_MAX),
+    )
+    return _NONE_SELECTED if found is None else _Selected(*found)
+
+
 def _select(
     log: CommitLog,
     units: Iterable[tuple[int, int, int]],
@@ -156,12 +216,15 @@ def _select(
     limits: ReadLimits,
     codes: frozenset[int] | None,
     wanted_only: PropertyFilter | None,
+    selected: _Selected,
 ) -> GetResult:
-    """One unit after the other: with filters, over file boundaries, up to limits, past deleted records."""
-    status = GetStatus.NO_MATCHED_MESSAGE
-    runs: list[tuple[int, int]] = []
-    size = messages = 0
-    following = queue_offset
+    """One unit after the other: with filters, over file boundaries, up to limits, past deleted records.
+
+    `selected` is what was found in the units before them.
+    """
+    status = GetStatus.FOUND if selected.messages else GetStatus.NO_MATCHED_MESSAGE
+    runs, size, messages = list(selected.runs), selected.size, selected.messages
+    following = queue_offset + selected.examined
     skip_below = 0
     bytes_max = min(limits.bytes, BYTES_MAX)
     for offset, length, code in units:

@@ -20,6 +20,11 @@ class Channel(Hashable, Protocol):
         """Address and port at the other end."""
         ...
 
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that wait for the other end to read."""
+        ...
+
     def notify(self, command: Command) -> None:
         """Send a one-way request."""
         ...

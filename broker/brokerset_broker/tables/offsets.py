@@ -14,8 +14,10 @@ from brokerset_broker.live_settings import LiveSettings
 from brokerset_broker.tables.broadcast_offsets import BROADCAST_SUFFIX, BroadcastOffsets
 from brokerset_broker.tables.config_files import ConfigFile
 from brokerset_broker.tables.metadata.journal import Journal
+from brokerset_broker.tables.reset_fences import ResetFences
 from brokerset_formats import fastjson
 from brokerset_formats.config import ConsumerOffsets, DataVersion, LightOffsets
+from brokerset_formats.names import TRANSACTION_GROUP
 from brokerset_runtime.clock import Clock
 
 log = structlog.get_logger(__name__)
@@ -25,6 +27,10 @@ VERSION_STEP = 500
 
 QUEUE_ID_MAX = 65_535
 """A larger queue id is no queue: the commit is ignored."""
+
+BROKER = "broker"
+"""Client of commits that the broker itself makes. The progress of transactions is its own: a client that
+moved it would have open ones never checked again."""
 
 PRETTY_KEYS_MAX = 1_000
 """Above so many keys the file is written on one line, which is a hundred times quicker."""
@@ -44,6 +50,7 @@ class OffsetManager:
         self._offsets: _Table = {}
         self._pulled: _Table = {}
         self._resets: _Table = {}
+        self._reset_fences = ResetFences(clock)
         self._topics_of: dict[str, dict[str, None]] = {}
         self._groups_of: dict[str, dict[str, None]] = {}
         self._version = DataVersion(0, 0, clock.now_ms())
@@ -105,14 +112,19 @@ class OffsetManager:
     def commit(self, group: str, topic: str, queue_id: int, offset: int, client: str = "") -> bool:
         """Note where a group is; return whether it was taken. Going back is allowed, and logged.
 
-        While a reset waits for a pull, the commit is ignored: the client does not know of the reset yet.
+        While a reset waits for a pull, the commit is ignored: the client does not know of the reset yet. The
+        same goes for one that was on its way when a pull was answered with the reset.
         """
         if offset < 0 or not 0 <= queue_id <= QUEUE_ID_MAX or self.frozen:
+            return False
+        if group == TRANSACTION_GROUP and client != BROKER:
             return False
         key = f"{topic}@{group}"
         if self._held and self.is_held(group, topic):
             return True
         if self._resets and queue_id in self._resets.get(key, ()):
+            return True
+        if self._reset_fences.by_key and self._reset_fences.ignores(key, queue_id, offset):
             return True
         table = self._offsets.get(key)
         if table is None:
@@ -182,6 +194,7 @@ class OffsetManager:
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         """Set an offset from outside: the next pull is told, and commits before that are ignored."""
         self.take_reset(group, topic, queue_id)
+        self._reset_fences.drop(f"{topic}@{group}", queue_id)
         if not self.commit(group, topic, queue_id, offset, "reset"):
             return False
         self._resets.setdefault(f"{topic}@{group}", {})[queue_id] = offset
@@ -191,22 +204,50 @@ class OffsetManager:
         """Whether a reset waits for the next pull of the queue."""
         return bool(self._resets) and queue_id in self._resets.get(f"{topic}@{group}", {})
 
-    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """The reset that waits for this pull, once."""
+    def must_move(self, group: str, topic: str, queue_id: int, pulled_from: int) -> bool:
+        """Whether a pull has to be answered with a reset. If not, it may show that its consumer has moved."""
+        if not self._resets and not self._reset_fences.by_key:  # what nearly every pull finds
+            return False
+        if self.has_reset(group, topic, queue_id):
+            return True
+        self._reset_fences.pulled(f"{topic}@{group}", queue_id, pulled_from)
+        return False
+
+    def ignores_commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
+        """Whether a commit of `offset` would be ignored, because it comes from before a reset."""
+        return self.has_reset(group, topic, queue_id) or (
+            bool(self._reset_fences.by_key)
+            and self._reset_fences.ignores(f"{topic}@{group}", queue_id, offset)
+        )
+
+    def take_reset(
+        self, group: str, topic: str, queue_id: int, *, pulled_from: int | None = None
+    ) -> int | None:
+        """The reset that waits for this pull, once.
+
+        `pulled_from` is where a pull that can be answered with the reset begins; whoever sends its consumer
+        nothing leaves it out.
+        """
         if not self._resets:
+            if self._reset_fences.by_key and pulled_from is not None:
+                self._reset_fences.pulled(f"{topic}@{group}", queue_id, pulled_from)
             return None
         key = f"{topic}@{group}"
         table = self._resets.get(key)
-        if table is None:
+        if table is None or queue_id not in table:
+            if self._reset_fences.by_key and pulled_from is not None:
+                self._reset_fences.pulled(key, queue_id, pulled_from)
             return None
         if self.frozen or self.is_held(group, topic):
             # Told, but not taken: what a record on its way sets must not be taken together with it.
             return table.get(queue_id)
-        offset = table.pop(queue_id, None)
+        offset = table.pop(queue_id)
         if not table:
             del self._resets[key]
-        if self.journal is not None and offset is not None:
+        if self.journal is not None:
             self.journal.reset_taken(key, queue_id)
+        if pulled_from is not None:
+            self._reset_fences.put(key, queue_id, offset)
         return offset
 
     # -- by way of the log --------------------------------------------------------------------------------
@@ -250,6 +291,9 @@ class OffsetManager:
     def put(self, offsets: Mapping[str, Mapping[int, int]]) -> None:
         """Set offsets that the log has."""
         for key, queues in offsets.items():
+            if self._reset_fences.by_key:
+                for queue_id, offset in queues.items():
+                    self._reset_fences.was_set(key, queue_id, offset)
             table = self._offsets.get(key)
             if table is None:
                 topic, _, group = key.partition("@")
@@ -282,6 +326,7 @@ class OffsetManager:
         gone = [key for key in table if key not in offsets and is_replicated(key)]
         changed = [key for key, queues in offsets.items() if table.get(key) != queues]
         self._resets = _copy(resets)
+        self._reset_fences.clear()
         if not gone and not changed:
             return False
         for key in gone:
@@ -347,6 +392,7 @@ class OffsetManager:
         for topic, group in pairs:
             self._offsets.pop(f"{topic}@{group}", None)
             self._resets.pop(f"{topic}@{group}", None)
+            self._reset_fences.drop_key(f"{topic}@{group}")
             for table, outer, inner in ((self._topics_of, group, topic), (self._groups_of, topic, group)):
                 table[outer].pop(inner, None)
                 if not table[outer]:

@@ -52,11 +52,14 @@ class ProducerTable:
             )
         now = self._clock.monotonic()
         if client is None or client.client_id != client_id:
+            if client is not None:
+                self._forget_id(client.client_id, channel)
             entry.clients[channel] = Client(channel, client_id, language, version, now)
             self._groups_of.setdefault(channel, {})[group] = None
             self._channels[client_id] = channel
             return client is None
         client.last_seen = now
+        self._channels.setdefault(client_id, channel)  # of two with one id, the younger one may have closed
         return False
 
     def unregister(self, group: str, channel: Channel) -> bool:
@@ -71,9 +74,13 @@ class ProducerTable:
         del groups[group]
         if not groups:
             del self._groups_of[channel]
-            if self._channels.get(client.client_id) is channel:
-                del self._channels[client.client_id]
+        if not any(self._groups[other].clients[channel].client_id == client.client_id for other in groups):
+            self._forget_id(client.client_id, channel)
         return True
+
+    def _forget_id(self, client_id: str, channel: Channel) -> None:
+        if self._channels.get(client_id) is channel:
+            del self._channels[client_id]
 
     def closed(self, channel: Channel) -> None:
         """Take a closed channel out of all groups."""

@@ -194,6 +194,11 @@ class TopicManager(ConfigTable[TopicConfig]):
         """The dead-letter topic of a group, made if it does not exist; `None` if it may not be made."""
         return self._create_for_group(names.dlq_topic(group), 1, False, 0)
 
+    def create_own(self, topic: str) -> TopicConfig | None:
+        """A topic of one queue that the broker itself writes, made if it does not exist; `None` if it may not
+        be made."""
+        return self.items.get(topic) or self._create(_topic(topic, 1), None)
+
     def update(self, config: TopicConfig, attribute_changes: Mapping[str, str] | None = None) -> bool:
         """Create or change a topic; return whether anything changed.
 

@@ -25,6 +25,9 @@ PIECE_UNITS: Final = 1024
 NOTED_MAX: Final = 1024
 """Positions that are noted; with more, every second is dropped and pieces become twice as long."""
 
+PAUSE_UNITS: Final = 256
+"""Units inspected without an outcome, after which a walk lets its caller ask what time it is."""
+
 ROLLS_MAX: Final = 100_000
 """Rolls of an old master that a new one remembers; of further ones it makes a second copy."""
 
@@ -123,8 +126,8 @@ class SlotWalk:
     """
 
     __slots__ = (
-        "_keys", "_message_of", "_noted", "_piece", "_piece_units", "_progress", "_rolls", "_slot_ms",
-        "_stop_position", "_unit_at", "held_max", "last_position",
+        "_begin_position", "_keys", "_message_of", "_noted", "_piece", "_piece_units", "_progress", "_rolls",
+        "_slot_ms", "_stop_position", "_unit_at", "held_max", "last_position",
     )  # fmt: skip
 
     def __init__(
@@ -137,12 +140,15 @@ class SlotWalk:
         progress: Progress,
         earlier_rolls: EarlierRolls,
         stop_position: int = NO_POSITION,
+        begin_position: int = 0,
     ) -> None:
+        """`begin_position` is where the log begins: units before it went with their records."""
         self.last_position = last_position
         self.held_max = 0
         """The largest number of positions and keys that the walk held at a time."""
         self._slot_ms = slot_ms
         self._stop_position = stop_position
+        self._begin_position = begin_position
         self._unit_at = unit_at
         self._message_of = message_of
         self._progress = progress
@@ -162,20 +168,26 @@ class SlotWalk:
 
         FormatError if the chain is damaged, with the position; `recovery.units_of_slot` needs no chain.
         """
-        self._inspect()
+        return (outcome for outcome in self.steps() if outcome is not None)
+
+    def steps(self) -> Iterator[Outcome | None]:
+        """The same, with `None` where much was inspected since, so that a caller may do something else."""
+        yield from self._inspect()
         while self._noted:
             start = self._noted.pop()
             for count, (position, _) in enumerate(self._chain(start)):
                 if count == self._piece_units:
                     break
                 self._piece.append(position)
+                if count % PAUSE_UNITS == PAUSE_UNITS - 1:
+                    yield None
             self._count()
             while self._piece:
                 unit = self._unit_at(self._piece.pop())
                 if not unit.deletes or unit.rolls:
                     yield self._outcome(unit)
 
-    def _inspect(self) -> None:
+    def _inspect(self) -> Iterator[None]:
         """Walk back once: the keys of recalls, and where pieces begin."""
         for count, (position, unit) in enumerate(self._chain(self.last_position)):
             if count % self._piece_units == 0:
@@ -184,6 +196,8 @@ class SlotWalk:
                     self._noted = self._noted[::2]
                     self._piece_units *= 2
                 self._count()
+            if count % PAUSE_UNITS == PAUSE_UNITS - 1:
+                yield None
             if unit.deletes and not unit.rolls:
                 recall = self._message_of(unit)
                 if recall is not None and recall.delete_key:
@@ -191,7 +205,7 @@ class SlotWalk:
         self._count()
 
     def _chain(self, position: int) -> Iterator[tuple[int, TimerUnit]]:
-        while position not in (NO_POSITION, self._stop_position):
+        while position != self._stop_position and position >= self._begin_position:
             unit = self._unit_at(position)
             if unit.slot_ms != self._slot_ms or unit.previous_position >= position:
                 raise FormatError(f"the unit does not belong to the slot of {self._slot_ms}", position)

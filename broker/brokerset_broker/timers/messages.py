@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from brokerset_broker.store.property_edits import edit_properties
 from brokerset_formats.errors import FormatError
-from brokerset_formats.properties import Property, decode_properties
-from brokerset_formats.records import Record
+from brokerset_formats.properties import Property, decode_properties, encode_properties
 
 NEVER_ENQUEUED_MS: Final = 2**63 - 1
 """`TIMER_ENQUEUE_MS` of a message that was due before it came into the wheel."""
+
+DELIVERY_PROPERTIES_SIZE: Final = 128
+"""Bytes that properties may grow by when a message is delivered or rolls: a message that is put aside leaves
+them free, or it could not be delivered."""
+
+_TIMES: Final = (Property.TIMER_ENQUEUE_MS.encode(), Property.TIMER_DEQUEUE_MS.encode())
 
 _is_number = re.compile(r"-?[0-9]{1,18}").fullmatch
 
@@ -55,7 +60,27 @@ def delete_key(topic: str, unique_key: str, *, with_topic: bool) -> str:
     return f"{topic}+{unique_key}" if with_topic else unique_key
 
 
-def timed_message(record: Record) -> TimedMessage:
+class TimedRecord(Protocol):
+    """What is needed of a record, a whole one or its head."""
+
+    @property
+    def offset(self) -> int:
+        """Where it is in the commit log."""
+
+    @property
+    def queue_offset(self) -> int:
+        """Its number in the wheel's topic."""
+
+    @property
+    def store_timestamp(self) -> int:
+        """When it was stored."""
+
+    @property
+    def properties(self) -> bytes:
+        """Its properties as they are stored."""
+
+
+def timed_message(record: TimedRecord) -> TimedMessage:
     """Read a record of the wheel's topic; FormatError with the property that is missing or no number."""
     properties = decode_properties(record.properties)
 
@@ -84,9 +109,10 @@ def delivered_properties(raw: bytes, *, enqueued_ms: int, now_ms: int) -> bytes:
 
     `enqueued_ms` is the unit's base time, or `NEVER_ENQUEUED_MS`.
     """
-    return edit_properties(
-        raw, {Property.TIMER_ENQUEUE_MS: str(enqueued_ms), Property.TIMER_DEQUEUE_MS: str(now_ms)}
-    )
+    times = {Property.TIMER_ENQUEUE_MS: str(enqueued_ms), Property.TIMER_DEQUEUE_MS: str(now_ms)}
+    if raw.endswith(b"\x02") and not any(name in raw for name in _TIMES):
+        return raw + encode_properties(times)  # as editing would have it, without reading all of them
+    return edit_properties(raw, times)
 
 
 def rolled_properties(raw: bytes, message: TimedMessage, *, enqueued_ms: int, now_ms: int) -> bytes:

@@ -8,13 +8,13 @@ master begins where its last poll of the old one was, some seconds before.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
 from brokerset_broker.timers.settings import TimerSettings
-from brokerset_formats.config import DataVersion
+from brokerset_formats.config import DataVersion, fields
 from brokerset_formats.errors import FormatError
 from brokerset_formats.timer_files import TimerCheckpoint
 
@@ -116,7 +116,9 @@ class Progress:
         steps = [Step(min(step.queue_offset, queue_offset), step.read_ms) for step in self.steps]
         return self._with(steps[:-1], steps[-1])
 
-    def _with(self, older: Iterable[Step], current: Step) -> Progress:
+    def _with(self, older: Sequence[Step], current: Step) -> Progress:
+        if len(self.steps) == 1 and not older and not self.roll_lag_ms:
+            return Progress((current,))  # the usual case, for each message that is taken
         kept: list[Step] = []
         for step in sorted(older, key=lambda step: (-step.queue_offset, -step.read_ms)):
             if not current.covers(step) and not any(other.covers(step) for other in kept):
@@ -126,10 +128,35 @@ class Progress:
             return Progress(steps)
         return replace(self, steps=steps)
 
-    # -- bytes --------------------------------------------------------------------------------------------
+    # -- JSON and bytes -----------------------------------------------------------------------------------
+
+    def to_json(self) -> dict[str, object]:
+        """As records of metadata hold it."""
+        found: dict[str, object] = {"steps": [[step.queue_offset, step.read_ms] for step in self.steps]}
+        if self.roll_lag_ms:
+            found |= {"rollLagMs": self.roll_lag_ms, "rollLagUntilMs": self.roll_lag_until_ms}
+        return found
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, object]) -> Progress:
+        """Read what `to_json` made; FormatError if it is something else."""
+        steps = found.get("steps")
+        if not isinstance(steps, list) or not 0 < len(steps) <= STEPS_MAX:
+            raise FormatError(f"a timer progress needs 1 to {STEPS_MAX} steps")
+        pairs = [step for step in steps if isinstance(step, list) and len(step) == 2]
+        if len(pairs) != len(steps):
+            raise FormatError("a step of a timer progress is a queue offset and a time")
+        numbers = [(fields.as_integer(a, "queue offset"), fields.as_integer(b, "time")) for a, b in pairs]
+        get = fields.get_integer
+        lag, until = get(found, "rollLagMs", 0), get(found, "rollLagUntilMs", 0)
+        progress = cls(tuple(Step(*pair) for pair in numbers), lag, until)
+        try:
+            return cls.decode(progress.encode())
+        except struct.error as error:
+            raise FormatError(f"a timer progress with a number too large: {error}") from error
 
     def encode(self) -> bytes:
-        """The bytes of a progress record, and of our part of `timercheck`."""
+        """The bytes of our part of `timercheck`."""
         head = _HEAD.pack(_VERSION, len(self.steps), self.roll_lag_ms, self.roll_lag_until_ms)
         return head + b"".join(_STEP.pack(step.queue_offset, step.read_ms) for step in self.steps)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from brokerset_formats.timer_files import SLOT_SIZE, WHEEL_SLOTS, floor_time, valid_precision
@@ -36,10 +36,11 @@ class TimerSettings:
     wheel_slots: int = WHEEL_SLOTS
     """Slots of half the wheel. Only tests have another number."""
 
-    @property
-    def slot_ms(self) -> int:
-        """Milliseconds of a slot."""
-        return valid_precision(self.precision_ms)
+    slot_ms: int = field(init=False)
+    """Milliseconds of a slot; follows from the precision."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "slot_ms", valid_precision(self.precision_ms))
 
     @property
     def wheel_bytes(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from brokerset_broker.timers.settings import TimerSettings
@@ -92,13 +92,8 @@ class TimerWheel:
 
         However far apart both are, each slot is inspected once at most.
         """
-        first = from_ms // self._precision_ms
-        last = min(-(-until_ms // self._precision_ms), first + self._total)
-        number = first
-        while number < last:
-            index = number % self._total
-            run = min(last - number, self._total - index)
-            piece = self._buffer[index * SLOT_SIZE : (index + run) * SLOT_SIZE]
+        number = from_ms // self._precision_ms
+        for piece in self._pieces(number, -(-until_ms // self._precision_ms)):
             for (found,) in _NUMBER.iter_unpack(piece):
                 if found == number and self.slot(number * self._precision_ms) is not None:
                     return number * self._precision_ms
@@ -108,10 +103,13 @@ class TimerWheel:
     def waiting(self, from_ms: int, until_ms: int | None = None) -> int:
         """Messages in all slots of [from, until), by default in a whole turn of the wheel."""
         first = from_ms // self._precision_ms
-        last = first + self._total
-        if until_ms is not None:
-            last = min(last, -(-until_ms // self._precision_ms))
-        return sum(count for found, count in _COUNTED.iter_unpack(self._buffer) if first <= found < last)
+        last = first + self._total if until_ms is None else -(-until_ms // self._precision_ms)
+        return sum(
+            count
+            for piece in self._pieces(first, last)
+            for number, count in _COUNTED.iter_unpack(piece)
+            if first <= number < last
+        )
 
     def distribution(self, from_ms: int, bounds_s: Sequence[int]) -> dict[int, int]:
         """Waiting messages by the time left: for each bound in seconds those due after the one before it.
@@ -121,10 +119,20 @@ class TimerWheel:
         first = from_ms // self._precision_ms
         ends = [-(-(from_ms + bound * 1000) // self._precision_ms) for bound in bounds_s]
         counts = [0] * (len(ends) + 1)
-        for number, count in _COUNTED.iter_unpack(self._buffer):
-            if count and first <= number < first + self._total:
-                counts[bisect_right(ends, number)] += count
+        for piece in self._pieces(first, ends[-1] if ends else first):
+            for number, count in _COUNTED.iter_unpack(piece):
+                if count and first <= number < first + self._total:
+                    counts[bisect_right(ends, number)] += count
         return dict(zip(bounds_s, counts, strict=False))
+
+    def _pieces(self, first: int, last: int) -> Iterator[memoryview]:
+        """The bytes of the slots with numbers in [first, last), each slot once, in order."""
+        number, last = first, min(last, first + self._total)
+        while number < last:
+            index = number % self._total
+            run = min(last - number, self._total - index)
+            yield self._buffer[index * SLOT_SIZE : (index + run) * SLOT_SIZE]
+            number += run
 
     # -- recovery -----------------------------------------------------------------------------------------
 

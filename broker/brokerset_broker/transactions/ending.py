@@ -10,11 +10,11 @@ Source: `EndTransactionProcessor` of Java 5.5, in its order. Other than Java:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from brokerset_broker.transactions.resolved import Ending
 from brokerset_formats.errors import FormatError
+from brokerset_formats.lazy_dataclasses import dataclass
 from brokerset_formats.names import HALF_TOPIC
 from brokerset_formats.properties import Property, find_property
 from brokerset_formats.records import Record, SysFlag

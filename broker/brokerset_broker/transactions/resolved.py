@@ -23,7 +23,7 @@ the progress has not passed the half that they were made of: after a failover it
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
@@ -178,12 +178,18 @@ class Resolved:
                 self._transactions[key] = transaction
         return transaction
 
-    def final_stored(self, prepared_transaction_offset: int) -> None:
-        """The final record of a commit; one whose half lies below the progress is old, and says nothing."""
+    def final_stored(self, prepared_transaction_offset: int, unique_key: bytes | None = None) -> None:
+        """The final record of a commit; one whose half lies below the progress is old, and says nothing.
+
+        `unique_key`, of the record: clients may set the bits of a commit, too, and what a consumer sends back
+        keeps them; such a record names offset 0.
+        """
         queue_offset = self._by_offset.get(prepared_transaction_offset)
         if queue_offset is None:
             return
         transaction = self._at[queue_offset]
+        if unique_key is not None and unique_key != transaction.sent[0]:
+            return
         if transaction.ending is None:
             self._without_op.update(dict.fromkeys(transaction.copies))
         transaction.ending, transaction.in_log = Ending.COMMITTED, True
@@ -310,6 +316,28 @@ class Resolved:
         if queue_offset - self.half_progress > len(self._at):
             return sorted(known for known in self._at if known < queue_offset)
         return [known for known in range(self.half_progress, queue_offset) if known in self._at]
+
+    def passable_end(self, halves_max: int) -> int:
+        """Queue offset up to which nothing has to be checked, at most so many halves from the progress.
+
+        For a progress that keeps up between two passes; `advance` may be given it.
+        """
+        position = self.half_progress
+        end = min(self._half_end, position + halves_max)
+        while position < end and self.state_at(position) in (State.RESOLVED, State.SUPERSEDED):
+            position += 1
+        return position
+
+    def place_of(self, queue_offset: int) -> int | None:
+        """Commit log offset of a half that is not settled; None for one that is not known."""
+        transaction = self._at.get(queue_offset)
+        return None if transaction is None else transaction.copies[queue_offset]
+
+    def open_halves(self) -> Iterator[int]:
+        """Queue offset of the newest copy of each transaction that is open."""
+        for queue_offset, transaction in self._at.items():
+            if transaction.ending is None and max(transaction.copies) == queue_offset:
+                yield queue_offset
 
     @property
     def op_progress(self) -> int:

@@ -23,15 +23,10 @@ from brokerset_cli.takeover.obstacles import (
 )
 from brokerset_client.controller_admin import ControllerAdmin
 from brokerset_client.errors import ClientError, RequestRefused
-from brokerset_client.instance import readable
 from brokerset_formats import names
 from brokerset_protocol import headers
-from brokerset_protocol.bodies.connections import ConsumerConnection
 from brokerset_protocol.bodies.replicas import ReplicasInfo
 from brokerset_protocol.codes import RequestCode
-
-GROUPS_ASKED_MAX: Final = 1_000
-"""Consumer groups of a broker whose subscriptions are read."""
 
 QUEUES_ASKED: Final = 8
 """Queues of a system topic that are checked (`reviveQueueNum`)."""
@@ -165,14 +160,10 @@ async def inspect_broker(brokers: BrokerQueries, cluster: str, group: str, addre
         topics = await brokers.table(address, RequestCode.GET_ALL_TOPIC_CONFIG, "topicConfigTable")
         static = await brokers.table(address, RequestCode.GET_ALL_TOPIC_CONFIG, "topicQueueMappingDetailMap")
         written = [topic for topic in watched_topics(cluster) if await _is_written(brokers, address, topic)]
-        groups = await brokers.table(
-            address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, "subscriptionGroupTable"
-        )
-        sql = [name for name in sorted(groups)[:GROUPS_ASKED_MAX] if await _filters(brokers, address, name)]
     except ClientError as error:
         return BrokerAnswers(group, address, problem=str(error))
     return BrokerAnswers(
-        group, address, settings, measurements, topics, sorted(static), written, sql, skew_ms=skew
+        group, address, settings, measurements, topics, sorted(static), written, skew_ms=skew
     )
 
 
@@ -187,17 +178,6 @@ async def _is_written(brokers: BrokerQueries, address: str, topic: str) -> bool:
         if int(answer.ext.get("offset", "0")) > 0:
             return True
     return False
-
-
-async def _filters(brokers: BrokerQueries, address: str, group: str) -> bool:
-    """Whether a living consumer of the group subscribes by something else than tags (203)."""
-    header = headers.GetConsumerConnectionList(consumer_group=group)
-    try:
-        answer = await brokers.request(address, RequestCode.GET_CONSUMER_CONNECTION_LIST, header)
-    except RequestRefused:  # nobody of it is online
-        return False
-    table = readable(ConsumerConnection.from_json, answer.body).subscription_table
-    return any(each.expression_type not in ("", "TAG") for each in table.values())
 
 
 async def missing_tables(brokers: BrokerQueries, master: str, other: str) -> list[str]:

@@ -33,6 +33,20 @@ TAKEN_OVER: Final = (
     "autoCreateTopicEnable",
     "autoCreateSubscriptionGroup",
     "defaultTopicQueueNums",
+    "enablePropertyFilter",
+    "filterSupportRetry",
+    "filterDataCleanTimeSpan",
+    "timerPrecisionMs",
+    "timerMaxDelaySec",
+    "timerRollWindowSlot",
+    "recallMessageEnable",
+    "transactionTimeOut",
+    "transactionCheckMax",
+    "transactionCheckInterval",
+    "rejectTransactionMessage",
+    "enableLmq",
+    "enableMultiDispatch",
+    "maxLmqConsumeQueueNum",
 )
 """Settings that our brokers take from Java's, since clients see them or the log depends on them."""
 

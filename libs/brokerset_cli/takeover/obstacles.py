@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from brokerset_formats import names
 
-LMQ_PREFIX: Final = "%LMQ%"
 ACCEPTED_HINT: Final = "if it is not used any more, say so with --accept {name}"
 CLOCK_MS_MAX: Final = 5_000
 """Clocks may be so far apart; brokers tell theirs to the second only."""
@@ -31,23 +30,18 @@ SETTINGS_OFF: Final = {
     "authorizationEnabled": "acl",
     "transRocksDBEnable": "rocksdb",
     "timerRocksDBEnable": "rocksdb",
-    "enableLmq": "lmq",
 }
 """Settings that must not be on, with the feature's name."""
 
 FEATURES: Final = {
     "acl": "users and access control, which our brokers do not check",
     "rocksdb": "stores in RocksDB",
-    "lmq": "light queues (LMQ), which need enableLmq and enableMultiDispatch in spec.config",
     "tiered-storage": "a plugin in front of the store, such as tiered storage",
     "several-paths": "a commit log on several paths",
-    "transactions": "transactional messages",
-    "timers": "timer messages",
     "pop": "POP consumption",
     "static-topics": "static topics",
     "compaction": "compaction topics",
     "batch-queues": "batch queues (queue.type=BatchCQ)",
-    "sql-filters": "SQL filters",
 }
 """What our brokers do not serve, by the name that `--accept` takes."""
 
@@ -76,9 +70,6 @@ class BrokerAnswers:
     static_topics: Sequence[str] = ()
     written: Sequence[str] = ()
     """System topics that hold messages."""
-
-    sql_groups: Sequence[str] = ()
-    """Consumer groups with a subscription that is not by tags."""
 
     problem: str = ""
     """Why it did not answer; empty when it did."""
@@ -184,19 +175,10 @@ def features_in_use(broker: BrokerAnswers) -> list[str]:
         found.add("several-paths")
     if broker.static_topics:
         found.add("static-topics")
-    if broker.sql_groups:
-        found.add("sql-filters")
-    for topic in broker.written:
-        if topic == names.HALF_TOPIC:
-            found.add("transactions")
-        elif topic == names.TIMER_TOPIC:
-            found.add("timers")
-        elif topic.startswith(names.REVIVE_PREFIX):
-            found.add("pop")
-    for topic, config in broker.topics.items():
+    if any(topic.startswith(names.REVIVE_PREFIX) for topic in broker.written):
+        found.add("pop")
+    for config in broker.topics.values():
         attributes = config.get("attributes") or {}
-        if topic.startswith(LMQ_PREFIX):
-            found.add("lmq")
         if "COMPACTION" in str(attributes.get("cleanup.policy", "")).upper():
             found.add("compaction")
         if str(attributes.get("queue.type", "")).upper() == "BATCHCQ":
@@ -206,7 +188,7 @@ def features_in_use(broker: BrokerAnswers) -> list[str]:
 
 def watched_topics(cluster: str) -> tuple[str, ...]:
     """System topics with messages only when a feature is in use."""
-    return (names.HALF_TOPIC, names.TIMER_TOPIC, f"{names.REVIVE_PREFIX}{cluster}")
+    return (f"{names.REVIVE_PREFIX}{cluster}",)
 
 
 def differences(brokers: Sequence[BrokerAnswers]) -> list[Finding]:
@@ -216,6 +198,7 @@ def differences(brokers: Sequence[BrokerAnswers]) -> list[Finding]:
         ("mappedFileSizeCommitLog", "replicas of a log need files of one size"),
         ("brokerClusterName", "one adoption is about one cluster"),
         ("messageDelayLevel", "a delayed message would come at another time after a switch"),
+        ("timerPrecisionMs", "replicas would count the time of a timer message in other steps"),
     ):
         values: dict[str, list[str]] = {}
         for each in brokers:

@@ -115,7 +115,7 @@ def _read(path: Path, read_log: bool) -> OldStore:
         until=None if found is None else found.until,
         committed=_committed(path / ledger) if ledger else 0,
         epochs=read_epochs(path),
-        identity=_identity(path),
+        identity=read_identity(path),
         release=_release(path),
         unsupported=unsupported_in(path),
     )
@@ -297,11 +297,17 @@ def read_epochs(path: Path) -> tuple[tuple[int, int], ...] | None:
     return None
 
 
-def _identity(path: Path) -> BrokerIdentity | None:
+def read_identity(path: Path) -> BrokerIdentity | None:
+    """The persistent id that a broker wrote down; None before. Raises FormatError."""
     try:
         return BrokerIdentity.decode((path / IDENTITY).read_bytes())
     except FileNotFoundError:
         return None
+
+
+def claims_id(path: Path) -> bool:
+    """Whether a broker of this store has a persistent id, or asked for one and did not write it down yet."""
+    return (path / IDENTITY).exists() or (path / f"{IDENTITY}-temp").exists()
 
 
 def _release(path: Path) -> str:

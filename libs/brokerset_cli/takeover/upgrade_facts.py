@@ -235,6 +235,9 @@ class StoreSeen:
     starting: bool = False
     """Whether a process that we started for it lives."""
 
+    claims_id: bool = False
+    """Whether its broker has a persistent id or asked for one; seen after the controllers were asked."""
+
     @property
     def name(self) -> str:
         return str(self.store.path)

@@ -17,7 +17,7 @@ from brokerset_cli.takeover.adopt_plan import GroupFacts, Replica
 from brokerset_cli.takeover.broker_queries import BrokerQueries
 from brokerset_cli.takeover.host_facts import HostFacts, comparisons_with
 from brokerset_cli.takeover.log_compare import compare_logs
-from brokerset_cli.takeover.old_store import BACKUP, read_note, read_old_store
+from brokerset_cli.takeover.old_store import BACKUP, claims_id, read_identity, read_note, read_old_store
 from brokerset_cli.takeover.upgrade_facts import (
     BrokerSeen,
     Comparison,
@@ -109,7 +109,8 @@ class UpgradeObserver:
                 *(_broker(queries, address, master) for address, master in brokers_by_group.get(group, ()))
             )
             problem, replicas = await _new_controllers(queries, where.controllers, group)
-            seen = tuple([await _with_process(queries, each) for each in stores]) + _elsewhere(where.facts)
+            here = [await with_registration(queries, each) for each in stores]
+            seen = (*here, *_elsewhere(where.facts))
             bearer = bearer_of(seen, replicas)
             permission, closed = await _permission(queries, bearer.address) if bearer else (None, False)
             return World(
@@ -252,12 +253,19 @@ async def _permission(queries: BrokerQueries, address: str) -> tuple[int | None,
         return None, False
 
 
-async def _with_process(queries: BrokerQueries, seen: StoreSeen) -> StoreSeen:
-    note = seen.note
+async def with_registration(queries: BrokerQueries, seen: StoreSeen) -> StoreSeen:
+    """With what may change while controllers are asked: a broker that they know by now has its id by now."""
+    note, store = seen.note, seen.store
     is_open = False
     if note is not None and note.address and not seen.prepared:
         is_open = await queries.answers(note.address)
-    return replace(seen, port_open=is_open, starting=bool(started_processes(seen.store.path)))
+    return replace(
+        seen,
+        store=store if store.problem else replace(store, identity=read_identity(store.path)),
+        port_open=is_open,
+        starting=bool(started_processes(seen.store.path)),
+        claims_id=claims_id(seen.store.path),
+    )
 
 
 STORE_VARIABLE: Final = "BROKERSET_UPGRADED_STORE"

@@ -241,7 +241,7 @@ def _controllers(world: World, leader: StoreSeen | None) -> Standing:
         )
         return yours(world.controllers_problem, hint)
     known = world.replicas
-    ours = any(each.store.identity is not None for each in world.stores)
+    ours = any(each.store.identity is not None or each.claims_id for each in world.stores)
     elsewhere = leader is not None and not leader.here
     if known is not None and known.replicas and not ours and not elsewhere:
         ids = ", ".join(f"{each.broker_id} at {each.address}" for each in known.replicas)

@@ -6,6 +6,7 @@ from brokerset_protocol.bodies.codec import JsonBody
 from brokerset_protocol.bodies.connections import (
     Connection,
     ConsumeMessageDirectlyResult,
+    ConsumeRates,
     ConsumerConnection,
     ConsumeResult,
     ConsumerRunningInfo,
@@ -104,6 +105,7 @@ __all__ = [
     "ConsumeFromWhere",
     "ConsumeMessageDirectlyResult",
     "ConsumeQueueUnit",
+    "ConsumeRates",
     "ConsumeResult",
     "ConsumeStats",
     "ConsumeStatsList",

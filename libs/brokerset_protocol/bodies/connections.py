@@ -87,16 +87,30 @@ class ProcessQueueInfo(JsonBody):
 
 
 @dataclass(frozen=True, slots=True)
+class ConsumeRates(JsonBody):
+    """What a consumer did of one topic (Java's `ConsumeStatus`): means in milliseconds, messages a second
+    over the last minute, and messages that failed in the last hour."""
+
+    pull_rt: Annotated[float, Wire("pullRT")] = 0.0
+    pull_tps: Annotated[float, Wire("pullTPS")] = 0.0
+    consume_rt: Annotated[float, Wire("consumeRT")] = 0.0
+    consume_ok_tps: Annotated[float, Wire("consumeOKTPS")] = 0.0
+    consume_failed_tps: Annotated[float, Wire("consumeFailedTPS")] = 0.0
+    consume_failed_msgs: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class ConsumerRunningInfo(JsonBody):
     """Answer of a client to GET_CONSUMER_RUNNING_INFO (307)."""
 
     properties: dict[str, LooseText] = field(default_factory=dict)
     subscription_set: tuple[SubscriptionData, ...] = ()
     mq_table: dict[MessageQueue, ProcessQueueInfo] = field(default_factory=dict)
+    status_table: dict[str, ConsumeRates] = field(default_factory=dict)
     user_consumer_info: dict[str, LooseText] = field(default_factory=dict)
     jstack: str | None = None
 
-    constants: ClassVar[dict[str, object]] = {"mqPopTable": {}, "statusTable": {}}
+    constants: ClassVar[dict[str, object]] = {"mqPopTable": {}}
 
 
 class ConsumeResult(StrEnum):

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from brokerset_formats.lazy_dataclasses import dataclass
 from brokerset_protocol.bodies.codec import JsonBody, LooseText, Wire
+from brokerset_protocol.errors import Rejected
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -69,6 +70,37 @@ class ResetOffsetBody(JsonBody):
     """The offsets after a reset: answer to 222, body of RESET_CONSUMER_CLIENT_OFFSET (220)."""
 
     offset_table: dict[MessageQueue, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ResetQueueForCpp(JsonBody):
+    """One queue of `ResetOffsetBodyForCpp`: Java's `MessageQueueForC`."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResetOffsetBodyForCpp(JsonBody):
+    """Body of RESET_CONSUMER_CLIENT_OFFSET (220) to clients in C++, which read no maps with queues as
+    keys."""
+
+    offset_table: tuple[ResetQueueForCpp, ...]
+
+
+def reset_offsets_from(body: bytes) -> dict[MessageQueue, int]:
+    """The offsets of a RESET_CONSUMER_CLIENT_OFFSET (220) in either form; Java's brokers choose by the
+    administrator's language, not the client's. Raises `Rejected`."""
+    try:
+        return ResetOffsetBody.from_json(body).offset_table
+    except Rejected as plain:
+        try:
+            listed = ResetOffsetBodyForCpp.from_json(body).offset_table
+        except Rejected:
+            raise plain from None
+    return {MessageQueue(each.topic, each.broker_name, each.queue_id): each.offset for each in listed}
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,6 +123,15 @@ class GetConsumerStatus(Header):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QueryCorrectionOffset(Header):
+    """QUERY_CORRECTION_OFFSET (308); `filter_groups` are names with commas between them."""
+
+    topic: str
+    compare_group: str
+    filter_groups: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CloneGroupOffset(Header):
     """CLONE_GROUP_OFFSET (314)."""
 

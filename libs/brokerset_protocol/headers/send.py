@@ -115,6 +115,29 @@ class SendMessageResponse(Header):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PushReplyMessageToClient(Header):
+    """PUSH_REPLY_MESSAGE_TO_CLIENT (326), broker to the client that sent a request; the reply is the body.
+
+    The hosts are `ip:port`: whoever sent the reply, and the broker that passes it on.
+    """
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: Int
+    queue_id: Int
+    sys_flag: Int
+    born_timestamp: Long
+    flag: Int
+    properties: str | None = None
+    reconsume_times: Int | None = None
+    unit_mode: bool | None = None
+    born_host: str
+    store_host: str
+    store_timestamp: Long
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSendMsgBack(Header):
     """CONSUMER_SEND_MSG_BACK (36): `offset` is the message's address in the commit log."""
 
@@ -139,6 +162,7 @@ class EndTransaction(Header):
     from_transaction_check: bool = False
     msg_id: str
     transaction_id: str | None = None
+    broker_name: str | None = field(default=None, metadata=wire("bname"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,12 +179,24 @@ class CheckTransactionState(Header):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeCheckHalfMessage(Header):
+    """RESUME_CHECK_HALF_MESSAGE (323): check a half message again that was given up.
+
+    `msg_id` is the offsetMsgId of its record in TRANS_CHECK_MAX_TIME_TOPIC or in the half topic.
+    """
+
+    topic: str | None = None
+    msg_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecallMessage(Header):
     """RECALL_MESSAGE (370): take back a delayed message."""
 
     producer_group: str | None = None
     topic: str
     recall_handle: str
+    broker_name: str | None = field(default=None, metadata=wire("bname"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,7 @@
 """Judges kept histories of `brokerset bench failover`: `python -m brokerset_rig.history_check FILE...`.
 
-Reads JSON lines and nothing else; what counts as a violation is told in `brokerset_bench.history`.
+Reads JSON lines and nothing else; what counts as a violation is told in `brokerset_bench.history`, for
+transactions and timers in `brokerset_bench.event_log`.
 Prints one JSON object for each file. Exit status 1 when a promise was broken, 2 when a file cannot be read.
 """
 
@@ -11,14 +12,22 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from brokerset_bench.event_log import MessageVerdict, Subject
 from brokerset_bench.history import Verdict, check, read_events
+from brokerset_bench.message_loads import CHECKS
 
 
-def check_file(path: Path) -> Verdict:
-    """Judge one history. Raises `OSError` or `ValueError` when it cannot be read."""
+def check_file(path: Path) -> Verdict | MessageVerdict:
+    """Judge one history, by the judge that its first event names, if it names one.
+
+    Raises `OSError` or `ValueError` when it cannot be read.
+    """
     with path.open("rb") as lines:
         try:
-            return check(read_events(lines))
+            events = list(read_events(lines))
+            if events and events[0]["kind"] == "subject":
+                return CHECKS[Subject(events[0]["of"])](events)
+            return check(events)
         except (KeyError, TypeError) as error:
             raise ValueError(f"an event lacks {error}") from error
 

@@ -17,6 +17,7 @@ from brokerset_protocol.bodies.heartbeat import ConsumerData, HeartbeatData, Mes
 from brokerset_protocol.commands import Command
 from brokerset_protocol.subscriptions import parse
 from brokerset_rig.waiting import until
+from brokerset_runtime.clock import Clock
 from brokerset_runtime.remoting import Connection, Handlers, connect
 from brokerset_spec.broker_settings import BrokerSettings
 from brokerset_spec.namesrv_settings import NamesrvSettings
@@ -36,8 +37,9 @@ def broker_settings(folder: Path, **changes: Any) -> BrokerSettings:
 
 @asynccontextmanager
 async def running_broker(folder: Path, **changes: Any) -> AsyncIterator[Broker]:
-    """A broker that serves as long as the block runs."""
-    broker = Broker(broker_settings(folder, **changes))
+    """A broker that serves as long as the block runs; `clock` among the changes is its clock."""
+    clock: Clock | None = changes.pop("clock", None)
+    broker = Broker(broker_settings(folder, **changes), clock=clock)
     await broker.start()
     running = asyncio.create_task(broker.run())
     try:

@@ -85,8 +85,8 @@ UNREAD_SETTINGS = {
 _TRANSPORT = re.compile(r"metric|server|writeBuffer|useEpoll|enableShutdown|shutdownWait")
 
 
-def text_of(env: dict[str, str], name: str, *arguments: str) -> str:
-    """What one mqadmin command prints.
+def text_of(env: dict[str, str], name: str, *arguments: str, cwd: Path | None = None) -> str:
+    """What one mqadmin command prints; some commands write files to where they run.
 
     mqadmin's own time-out of some seconds begins before its program is loaded. On processors that do other work it may
     be over before a request has left, so what ends that way is tried again, and a line says so.
@@ -94,7 +94,7 @@ def text_of(env: dict[str, str], name: str, *arguments: str) -> str:
     for left in reversed(range(TRIES)):
         done = subprocess.run(
             [str(PEERS / "bin" / "mqadmin"), name, *arguments],
-            capture_output=True, text=True, timeout=TIMEOUT_SECONDS, env={**os.environ, **env},
+            capture_output=True, text=True, timeout=TIMEOUT_SECONDS, env={**os.environ, **env}, cwd=cwd,
         )  # fmt: skip
         text = done.stdout + done.stderr
         given_up = GIVEN_UP.search(text)
@@ -114,11 +114,13 @@ def leaders_text(env: dict[str, str], name: str, *arguments: str) -> str:
 
 
 def form(text: str) -> list[str]:
-    """The different lines of a text without its values: addresses, numbers, times; in order, each once."""
+    """The different lines of a text without its values: addresses, numbers, times, ids, hash codes; in order, each once."""
     lines = []
     for line in text.splitlines():
         line = re.sub(r"127\.0\.0\.1:\d+", "ADDRESS", line.strip())
         line = re.sub(r"\d{4}-\d\d-\d\d[ T][\d:,.]+", "TIME", line)
+        line = re.sub(r"\b[0-9A-F]{32,56}\b", "ID", line)
+        line = re.sub(r"(\$\$Lambda\S*)?@[0-9a-f]{4,8}\b", "@HASH", line)
         line = re.sub(r"-?\d+(\.\d+)?", "N", line)
         line = re.sub(r"\s+", " ", line)
         if line and not line.startswith(("$ ", "exit N")) and line not in lines:

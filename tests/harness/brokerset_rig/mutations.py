@@ -13,6 +13,7 @@ from brokerset_rig import wire
 
 GOLDEN = Path(__file__).parents[2] / "peers" / "golden" / "wire"
 TOPIC, GROUP, CLIENT = "fuzz", "fuzz-group", "127.0.0.1@fuzz"
+REPLY_TOPIC = "DefaultCluster_REPLY_TOPIC"
 
 ODD_TEXTS = (
     "", " ", "-1", "0", "1", "7", "2147483647", "2147483648", "-2147483649", "9223372036854775807", "9223372036854775808",
@@ -72,7 +73,17 @@ def _messages() -> list[Request]:
         + b"WAIT\x01true\x02KEYS\x01a\x02"
     )
     keys = "UNIQ_KEY\x01AC11000100010001000100010001\x02TAGS\x01A\x02KEYS\x01k\x02"
+    asked = (
+        keys + f"MSG_TYPE\x01reply\x02CORRELATION_ID\x011\x02REPLY_TO_CLIENT\x01{CLIENT}\x02TTL\x013000\x02"
+    )
     send = wire.send_ext(TOPIC, 0, keys)
+    half = "UNIQ_KEY\x01AC11000100010001000100010001\x02TRAN_MSG\x01true\x02PGROUP\x01p\x02"
+    end = {
+        "producerGroup": "p",
+        "tranStateTableOffset": "0",
+        "commitLogOffset": "0",
+        "msgId": "AC11000100010001000100010001",
+    }
     long_names = {"producerGroup": "p", "topic": TOPIC, "defaultTopic": "TBW102", "defaultTopicQueueNums": "4", "queueId": "0", "sysFlag": "0",
                   "bornTimestamp": "1", "flag": "0", "properties": keys, "reconsumeTimes": "0", "unitMode": "false", "batch": "false"}  # fmt: skip
     return [
@@ -92,8 +103,13 @@ def _messages() -> list[Request]:
         Request(36, {"offset": "0", "group": GROUP, "delayLevel": "0", "originMsgId": "x", "originTopic": TOPIC, "maxReconsumeTimes": "16"}),
         Request(12, {"topic": TOPIC, "key": "k", "maxNum": "8", "beginTimestamp": "0", "endTimestamp": "99999999999999"}),
         Request(33, {"offset": "0"}),
-        Request(37, {"producerGroup": "p", "tranStateTableOffset": "0", "commitLogOffset": "0", "commitOrRollback": "8"}),
-        Request(324, long_names, b"reply"), Request(370, {"topic": TOPIC, "recallHandle": "x"}),
+        Request(324, {**long_names, "topic": REPLY_TOPIC, "properties": asked}, b"reply"),
+        Request(325, wire.send_ext(REPLY_TOPIC, 0, asked), b"reply"), Request(324, long_names, b"nobody asked"),
+        Request(326, {**long_names, "bornHost": "127.0.0.1:1", "storeHost": "127.0.0.1:2", "storeTimestamp": "1", "properties": asked}, b"reply"),
+        Request(wire.SEND_V2, {**wire.send_ext(TOPIC, 0, half), "f": "4"}, b"half"),
+        Request(37, {**end, "commitOrRollback": "8"}), Request(37, {**end, "commitOrRollback": "12", "fromTransactionCheck": "true"}),
+        Request(323, {"topic": "TRANS_CHECK_MAX_TIME_TOPIC", "msgId": "7F00000100002A9F0000000000000000"}),
+        Request(370, {"topic": TOPIC, "recallHandle": "x"}),
     ]  # fmt: skip
 
 
@@ -148,6 +164,7 @@ def _administration() -> list[Request]:
         Request(222, {**pair, "timestamp": "-1", "isForce": "true", "queueId": "0", "offset": "0"}), Request(223, {**pair, "clientAddr": ""}),
         Request(300, {"topic": TOPIC}), Request(303, pair), Request(305, {}), Request(306, {}), Request(316, {}), Request(329, {}),
         Request(307, {"consumerGroup": GROUP, "clientId": CLIENT, "jstackEnable": "false"}), Request(309, direct),
+        Request(308, {"topic": TOPIC, "compareGroup": GROUP, "filterGroups": "a,b"}),
         Request(314, {"srcGroup": GROUP, "destGroup": "other", "topic": TOPIC, "offline": "false"}),
         Request(315, {"statsName": "TOPIC_PUT_NUMS", "statsKey": TOPIC}), Request(317, {"isOrder": "false"}),
         Request(321, {"topic": TOPIC, "queueId": "0", "index": "0", "count": "10", "consumerGroup": GROUP}),

@@ -108,7 +108,11 @@ class LedgerChaos:
                 if node.broker is not None and node.up:
                     world.delete_files(node)
             case _:
-                raise AssertionError(fault)
+                self._break_more(fault, node)
+
+    def _break_more(self, fault: str, node: LedgerNode) -> None:
+        """Faults of worlds that have more of them."""
+        raise AssertionError(f"unknown fault {fault}, at {node.name}")
 
     def _cut(self, node: LedgerNode, others: Sequence[LedgerNode], *, both: bool) -> None:
         network = self._world.network

@@ -197,27 +197,29 @@ class LedgerChecker:
     # -- messages -----------------------------------------------------------------------------------------
 
     def _acknowledged(self, node: LedgerNode, request: Command, reply: Command) -> None:
-        ext = request.ext
-        is_delayed = "DELAY\x01" in ext["i"]
-        topic = SCHEDULE_TOPIC if is_delayed else ext["b"]
-        place = Place(topic, int(reply.ext["queueId"]), int(reply.ext["queueOffset"]))
-        if is_delayed:  # the answer tells the queue that the message is for
-            level = int(ext["i"].partition("DELAY\x01")[2].partition("\x02")[0])
-            place = Place(topic, level - 1, place.queue_offset)
+        place = self._place(request, reply)
         offset, body = int(reply.ext["msgId"][-16:], 16), request.body
         known = self.acked.setdefault(place, (offset, body))
         if known != (offset, body):
             raise Violation(QUEUES, f"{place} is told for {body!r} at {offset}, and was for {known}")
-        if is_delayed:
+        if place.topic == SCHEDULE_TOPIC:
             self.delayed[body] = offset
-        ends = self._ends
-        ends[topic, place.queue_id] = max(ends.get((topic, place.queue_id), 0), place.queue_offset + 1)
+        queue = place.topic, place.queue_id
+        self._ends[queue] = max(self._ends.get(queue, 0), place.queue_offset + 1)
         if node.leads:
             self._on_a_quorum(node, place, offset)
             self._serves(node, is_read=False)
         newest = self._newest_master()
         if newest is not None and newest.broker is not None:
             self._has(newest, newest.broker, place)
+
+    def _place(self, request: Command, reply: Command) -> Place:
+        """Where an acknowledged message is; a delayed one is told the queue that it is for."""
+        ext, queue_offset = request.ext, int(reply.ext["queueOffset"])
+        if "DELAY\x01" in ext["i"]:
+            level = int(ext["i"].partition("DELAY\x01")[2].partition("\x02")[0])
+            return Place(SCHEDULE_TOPIC, level - 1, queue_offset)
+        return Place(ext["b"], int(reply.ext["queueId"]), queue_offset)
 
     def _on_a_quorum(self, node: LedgerNode, place: Place, offset: int) -> None:
         broker = node.broker

@@ -42,7 +42,8 @@ class LedgerClient:
         self.world = world
         self.name = name
         self.dice = world.random_for(f"client {name}")
-        host = Host(f"10.0.1.{len(world.clients) + 1}")
+        world.clients_made += 1
+        host = Host(f"10.0.1.{world.clients_made}")
         world.network.add_host(host)
         self.process = Process(world.loop, name, host, world.process_died)
         self.last_acknowledged = -1.0

@@ -46,7 +46,8 @@ class DriftingClock(HostClock):
         self._start = start
 
     def now_ms(self) -> int:
-        return WALL_BEGIN_MS + int(self._virtual.time() * 1_000 * self._rate)
+        passed_ms = int(self._virtual.time() * 1_000 * self._rate)
+        return WALL_BEGIN_MS + passed_ms + self._host.clock_error_ms
 
     def monotonic(self) -> float:
         """Never a whole millisecond: a timer for one may fire an instant before it, and virtual time would
@@ -188,8 +189,11 @@ class LedgerNode:
         self.world.note("start", process.name)
         process.spawn(process.call(self._main, process), vital=True)
 
+    def _make_broker(self, process: Process) -> SimBroker:
+        return SimBroker(self, process)
+
     async def _main(self, process: Process) -> None:
-        broker = SimBroker(self, process)
+        broker = self._make_broker(process)
         await broker.start()
         if not process.alive:
             return

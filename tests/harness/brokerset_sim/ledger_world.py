@@ -10,11 +10,12 @@ import shutil
 import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from brokerset_broker.store.errors import StoreRefused
 from brokerset_broker.store.folder import StoreUnusable
 from brokerset_broker.store.ledger import FileLedger
 from brokerset_broker.store.message_store import MessageStore
@@ -55,6 +56,12 @@ MEMORY = Path("/dev/shm")
 class LedgerWorld:
     """A run. Make one, await `run`, read `failure`."""
 
+    draw: Callable[[int], LedgerPlan] = staticmethod(draw_ledger)
+    """The plan of a seed."""
+
+    settling_seconds = HEALING_SECONDS
+    """Longest time until nothing is left to be done, once clients send nothing more."""
+
     def __init__(
         self, seed: int, plan: LedgerPlan, place: Path, hosts: dict[str, PageFiles], *, show: bool = False
     ) -> None:
@@ -79,7 +86,9 @@ class LedgerWorld:
         self._ending: dict[Process, None] = {}
         self._restarts: list[asyncio.Task[None]] = []
         self._story: asyncio.Task[None] | None = None
-        self.checker = LedgerChecker(self)
+        self.clients_made = 0
+        self.dead_clients: list[Process] = []
+        self.checker = self._make_checker()
         self.network = Network(self.loop, self.random_for("network"), self.checker)
         self.network.weather = Weather(delay_max=0.004)
         self.peers = ";".join(f"n{i}-10.0.0.{i + 1}:40911" for i in range(plan.members))
@@ -87,14 +96,28 @@ class LedgerWorld:
         for number in range(plan.members):
             name = f"host-{number}"
             hosts[name] = PageFiles(place / name, self.random_for(f"pages {name}"))
-            self.nodes.append(LedgerNode(self, number, hosts[name]))
+            self.nodes.append(self._make_node(number, hosts[name]))
         self.clients: list[LedgerClient] = []
-        for kind, count in ((Producer, plan.producers), (Reader, 2), (Committer, 1)):
+        for kind, count in self._kinds_of_clients():
             for number in range(count):
                 self.clients.append(kind(self, f"{kind.__name__.lower()}-{number}"))
-        self.chaos = LedgerChaos(self)
+        self.chaos = self._make_chaos()
 
-    # -- parts --------------------------------------------------------------------------------------------
+    # -- parts, of which worlds with more have others ---------------------------------------------------
+
+    def _make_checker(self) -> LedgerChecker:
+        return LedgerChecker(self)
+
+    def _make_node(self, number: int, files: PageFiles) -> LedgerNode:
+        return LedgerNode(self, number, files)
+
+    def _kinds_of_clients(self) -> Iterable[tuple[type[LedgerClient], int]]:
+        return (Producer, self.plan.producers), (Reader, 2), (Committer, 1)
+
+    def _make_chaos(self) -> LedgerChaos:
+        return LedgerChaos(self)
+
+    # -- for parts ----------------------------------------------------------------------------------------
 
     def random_for(self, label: str) -> random.Random:
         """Dice of one part, so that another throw somewhere does not change all others."""
@@ -122,7 +145,11 @@ class LedgerWorld:
             return
         cause = real_error(error)
         node: LedgerNode | None = process.node
-        if node is not None and node.files.has_failed and isinstance(cause, StoreUnusable | OSError):
+        if (
+            node is not None
+            and node.files.has_failed
+            and isinstance(cause, StoreUnusable | StoreRefused | OSError)
+        ):
             self.note("died", process.name, type(cause).__name__)
             self.counts["died of its disk"] += 1
             power = self.plan.sync_flush and self.random_for(f"died {process.name}").random() < 0.3
@@ -252,16 +279,10 @@ class LedgerWorld:
         self.network.weather = Weather(delay_max=0.004)
         for node in self.nodes:
             node.slow.stall_chance = 0.0
-            node.files.fail_sync = False
+            node.files.fail_sync = node.files.full = False
             if node.process is not None:
                 node.process.unpause()
-        await self._until(
-            lambda: (
-                all(node.member is not None for node in self.nodes) and sum(n.leads for n in self.nodes) == 1
-            ),
-            HEALING_SECONDS,
-            "nobody leads, or somebody is down",
-        )
+        await self._until(self._one_leads, HEALING_SECONDS, "nobody leads, or somebody is down")
         healed = self.loop.time()
         writers = [client for client in self.clients if not isinstance(client, Reader)]
         await self._until(
@@ -270,9 +291,13 @@ class LedgerWorld:
             "a client gets nothing acknowledged",
         )
         self.quiet = True
-        await self._until(self._settled, HEALING_SECONDS, "members do not come to the same end")
+        await self._until(self._settled, self.settling_seconds, "members do not come to the same end")
         self.checker.compare()
         self.note("progress")
+
+    def _one_leads(self) -> bool:
+        """Whether all members run, and one of them leads."""
+        return all(node.member is not None for node in self.nodes) and sum(n.leads for n in self.nodes) == 1
 
     def _settled(self) -> bool:
         """Whether one leads, all members have dispatched the same, and no delayed message waits."""
@@ -319,7 +344,7 @@ class LedgerWorld:
             if node.process is not None and node.process.alive:
                 node.process.kill()
                 self.graveyard.append((node.process, node.broker))
-        for process in (*(client.process for client in self.clients), self.chaos.process):
+        for process in (*(client.process for client in self.clients), *self.dead_clients, self.chaos.process):
             process.kill()
             await process.ended()
         for process, broker in self.graveyard:
@@ -335,14 +360,20 @@ def _small_files() -> Iterator[None]:
         yield
 
 
-def simulate_ledger(seed: int, plan: LedgerPlan | None = None, *, show: bool = False) -> Outcome:
-    """Run one seed from beginning to end."""
+def simulate_ledger(
+    seed: int,
+    plan: LedgerPlan | None = None,
+    *,
+    show: bool = False,
+    kind: type[LedgerWorld] = LedgerWorld,
+) -> Outcome:
+    """Run one seed of a world from beginning to end."""
     place = Path(tempfile.mkdtemp(prefix="ledger-world-", dir=MEMORY if MEMORY.is_dir() else None))
     hosts: dict[str, PageFiles] = {}
     shown: list[LedgerWorld] = []
 
     async def main() -> Outcome:
-        world = LedgerWorld(seed, plan or draw_ledger(seed), place, hosts, show=show)
+        world = kind(seed, plan or kind.draw(seed), place, hosts, show=show)
         if show:
             print(world.plan)
             shown.append(world)

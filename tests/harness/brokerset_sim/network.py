@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from brokerset_protocol import replies
@@ -63,6 +64,10 @@ class SimConnection:
         self.waiting: dict[int, Callable[[Command], None]] = {}
         self.again: dict[int, Callable[[], None]] = {}
         self.in_flight = 0
+        self.unsent_bytes = 0
+        self.carry: Callable[[Command], None] | None = None
+        """Brings a request of the server to the client, if that listens."""
+
         self._closed = asyncio.Event()
 
     async def wait_closed(self) -> None:
@@ -101,7 +106,9 @@ class SimConnection:
                 again()
 
     def notify(self, command: Command) -> None:
-        """Nothing in these simulations listens on connections that it made."""
+        """A one-way request of the server; most clients of these simulations do not listen."""
+        if self.carry is not None:
+            self.carry(command)
 
     def close(self) -> None:
         """Left to the client's end."""
@@ -119,6 +126,16 @@ class _Link:
         self.open = True
         self.last_there = 0.0
         self.last_back = 0.0
+
+
+class Listener(Protocol):
+    """A client that takes requests of servers, on the connections that it has made."""
+
+    def notified_by(self, server: Process, command: Command) -> None:
+        """It leaves a server."""
+
+    def notified(self, address: str, command: Command) -> None:
+        """It is there. Called as the client's process."""
 
 
 class Observer(Protocol):
@@ -156,6 +173,7 @@ class Network:
         self._endpoints: dict[str, Endpoint] = {}
         self._raft_ports: dict[str, tuple[Process, SimRaftTransport, Callable[[Message], None]]] = {}
         self._hosts: dict[str, Host] = {}
+        self._listeners: dict[Process, Listener] = {}
         self._cut: dict[tuple[str, str], None] = {}
         self.deaf: dict[tuple[str, int], None] = {}
         """Hosts, and codes of requests of which they get nothing: neither those, nor answers to their own."""
@@ -178,6 +196,10 @@ class Network:
     def listen(self, endpoint: Endpoint) -> None:
         """Serve a port."""
         self._endpoints[endpoint.address] = endpoint
+
+    def listen_to_servers(self, client: Process, listener: Listener) -> None:
+        """Bring requests of servers to this client; before it connects to any."""
+        self._listeners[client] = listener
 
     def listen_raft(
         self, address: str, transport: SimRaftTransport, deliver: Callable[[Message], None]
@@ -300,7 +322,28 @@ class Network:
             ) from ConnectionRefusedError(111, "Connection refused")
         self._ports += 1
         link = self._links[key] = _Link(client, endpoint, self._ports)
+        listener = self._listeners.get(client)
+        if listener is not None:
+            link.server_end.carry = partial(self._notify, link, listener)
         return link
+
+    def _notify(self, link: _Link, listener: Listener, command: Command) -> None:
+        server = link.endpoint.process
+        if not server.alive or not link.server_end.is_open:
+            return
+        listener.notified_by(server, command)
+        if not link.open or self._chance(self.weather.lost):
+            self._observer.note("lost notice", server.name, link.client.name, command.code)
+            return
+        when = link.last_back = max(self._loop.time() + self.delay(), link.last_back)
+        self._loop.call_at(when, self._arrive_notice, link, listener, encode(command))
+
+    def _arrive_notice(self, link: _Link, listener: Listener, data: bytes) -> None:
+        if not link.client.alive or not self.open(link.endpoint.process.host, link.client.host):
+            return
+        command = decode(data, 4, len(data))
+        self._observer.note("notice", link.client.name, link.endpoint.process.name, command.code)
+        link.client.soon(listener.notified, link.endpoint.address, command)
 
     def _send(
         self, link: _Link, command: Command, future: asyncio.Future[Command] | None, token: object

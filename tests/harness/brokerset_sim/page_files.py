@@ -26,6 +26,8 @@ from brokerset_sim.loop import OWNER
 from brokerset_sim.process import Process
 
 PAGE = mmap.PAGESIZE
+MAPPED_NAMES = ("timerwheel",)
+"""Mapped files whose names are no offsets."""
 
 
 class PageFiles:
@@ -45,8 +47,11 @@ class PageFiles:
         self.fail_sync = False
         """The next sync fails with an input/output error, and brings nothing to the disk."""
 
+        self.full = False
+        """No file can be made, and none gets further blocks."""
+
         self.has_failed = False
-        """Whether one has, in the life of the present process."""
+        """Whether a sync has failed, or there was no room, in the life of the present process."""
 
     def _name(self, path: Path) -> str | None:
         """The file within the present folder; None for one of an earlier life."""
@@ -74,6 +79,12 @@ class PageFiles:
         first, last = begin - begin % PAGE, min(file.size, end + -end % PAGE)
         self.synced(file.path, file.size)[first:last] = file.map[first:last]
 
+    def need_room(self, path: Path) -> None:
+        """A file is made, or gets blocks. Raises OSError on a full disk."""
+        if self.full and self._name(path) is not None:
+            self.has_failed = True
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
     def forget(self, path: Path) -> None:
         """A mapped file is made, or deleted: what the disk had under its name is gone."""
         name = self._name(path)
@@ -93,7 +104,7 @@ class PageFiles:
                 (self.folder / name).mkdir(parents=True, exist_ok=True)
                 continue
             content = path.read_bytes()
-            if power and FILE_NAME.fullmatch(path.name):
+            if power and (FILE_NAME.fullmatch(path.name) or path.name in MAPPED_NAMES):
                 content = self._survives(str(name), content, chance)
             (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
             (self.folder / name).write_bytes(content)
@@ -150,9 +161,17 @@ def on_page_files(place: Path, hosts: dict[str, PageFiles]) -> Iterator[None]:
 
     def create(cls: type[MappedFile], path: Path, *arguments: Any) -> MappedFile:
         if (files := files_of(path)) is not None:
+            files.need_room(path)
             files.forget(path)
         made: MappedFile = real_create(cls, path, *arguments)
         return made
+
+    real_reserve = mapping.reserve
+
+    def reserve(path: Path, begin: int, end: int) -> None:
+        if begin < end and (files := files_of(path)) is not None:
+            files.need_room(path)
+        real_reserve(path, begin, end)
 
     def unlink(self: MappedFile) -> None:
         if (files := files_of(self.path)) is not None:
@@ -168,6 +187,7 @@ def on_page_files(place: Path, hosts: dict[str, PageFiles]) -> Iterator[None]:
         mock.patch.object(MappedFile, "create", classmethod(create)),
         mock.patch.object(MappedFile, "unlink", unlink),
         mock.patch.object(mapping, "settle", return_value=0),
+        mock.patch.object(mapping, "reserve", reserve),
         mock.patch.object(store_folder, "boot_id", boot_id),
         mock.patch.object(message_store, "ThreadPoolExecutor", Inline),
         mock.patch.object(flush, "SyncThread", InlineSync),

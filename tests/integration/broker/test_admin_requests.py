@@ -362,6 +362,59 @@ async def test_a_reset_moves_the_group(peer: Peer, tmp_path: Path) -> None:
         assert (await peer.refused(reset, **fields))[0] == code
 
 
+async def test_lowest_offsets_of_all_groups(peer: Peer, tmp_path: Path) -> None:
+    """Some groups are left out, and keep their offsets; where the compared group is behind, nothing is
+    lowest."""
+
+    await peer.create_topic("t", 2)
+    await peer.send("t", 0, 5)
+    for group, offset in (("ahead", 4), ("behind", 2), ("left", 1)):
+        await peer.beat(group, "t", client=group)
+        answer = await peer.ask(
+            RequestCode.UPDATE_CONSUMER_OFFSET,
+            consumerGroup=group, topic="t", queueId=0, commitOffset=offset,
+        )  # fmt: skip
+        assert answer.code == ResponseCode.SUCCESS
+    ask = RequestCode.QUERY_CORRECTION_OFFSET
+
+    lowest = await peer.ask(ask, topic="t", compareGroup="ahead", filterGroups="left,none")
+    hidden = await peer.ask(ask, topic="t", compareGroup="left", filterGroups="left")
+    unknown = await peer.ask(ask, topic="no", compareGroup="no")
+
+    assert json.loads(lowest.body)["correctionOffsets"] == {"0": 2}
+    assert json.loads(hidden.body)["correctionOffsets"] == {"0": 2**63 - 1}
+    assert json.loads(unknown.body)["correctionOffsets"] == {}
+    assert peer.broker.offsets.query("left", "t", 0) == 1
+
+
+async def test_members_that_do_not_pull_are_sent_the_reset(tmp_path: Path) -> None:
+    """One that has fetched as much as it may would never hear of it; a notice comes once, with the new
+    offset."""
+    got: asyncio.Queue[Command] = asyncio.Queue()
+
+    def note(connection: Connection, command: Command) -> Command:
+        got.put_nowait(command)
+        return command.reply()
+
+    async with (
+        running_broker(tmp_path, reset_notice_millis=1) as broker,
+        connected(broker.port, {RequestCode.RESET_CONSUMER_CLIENT_OFFSET: note}) as connection,
+    ):
+        peer = Peer(broker, connection)
+        await peer.create_topic("t", 1)
+        await peer.send("t", 0, 3)
+        await peer.beat("g", "t")
+
+        answer = await peer.ask(
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, group="g", topic="t", timestamp=-1, isForce="true"
+        )
+        notice = await asyncio.wait_for(got.get(), 10)
+
+    assert answer.code == ResponseCode.SUCCESS
+    assert (notice.ext["group"], notice.ext["topic"]) == ("g", "t")
+    assert fastjson.loads(notice.body) == fastjson.loads(answer.body)
+
+
 async def test_first_offsets_of_a_new_group(peer: Peer, tmp_path: Path) -> None:
     """0 while the first message is there; not found for an empty queue, or when the client wants none set."""
 

@@ -90,12 +90,24 @@ async def ask(connection: Connection, code: int, body: bytes = b"", **ext: objec
     assert answer.code == 0, answer.remark
 
 
-async def make_traffic(connection: Connection) -> None:
+async def make_traffic(broker: Broker, connection: Connection) -> None:
     """Something of everything that has labels of its own."""
     await ask(
         connection, RequestCode.SEND_MESSAGE_V2, b"body",
         a="g", b="t", c="TBW102", d=1, e=0, f=0, g=1, h=0, i="", j=0, k="false", l=0, m="false",
     )  # fmt: skip
+    half = "TRAN_MSG\x01true\x02PGROUP\x01p\x02UNIQ_KEY\x01K\x02"
+    await ask(
+        connection, RequestCode.SEND_MESSAGE_V2, b"body",
+        a="g", b="t", c="TBW102", d=1, e=0, f=4, g=1, h=0, i=half, j=0, k="false", l=0, m="false",
+    )  # fmt: skip
+    for timer in ("TIMER_DELAY_MS\x01300\x02", "TIMER_DELAY_SEC\x013600\x02"):
+        await ask(
+            connection, RequestCode.SEND_MESSAGE_V2, b"body",
+            a="g", b="t", c="TBW102", d=1, e=0, f=0, g=1, h=0, i=timer, j=0, k="false", l=0, m="false",
+        )  # fmt: skip
+    counts = broker.timers.counts
+    await until(lambda: counts.dequeued.total() == 1 and counts.waiting() == {"t": 1})
     beat = (
         b'{"clientID":"c","producerDataSet":[{"groupName":"p"}],"consumerDataSet":[{"groupName":"g",'
         b'"subscriptionDataSet":[{"topic":"t","subString":"*","subVersion":1}]}]}'
@@ -116,7 +128,7 @@ def test_the_page_lists_the_metrics_of_broker_and_name_server_and_no_others(tmp_
 
     async def scenario() -> tuple[str, str]:
         async with pair(tmp_path) as (namesrv, broker, connection):
-            await make_traffic(connection)
+            await make_traffic(broker, connection)
             return await asyncio.to_thread(get, broker.http_port), await asyncio.to_thread(
                 get, namesrv.http_port
             )

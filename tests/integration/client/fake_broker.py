@@ -76,8 +76,12 @@ class FakeBroker:
     scripts: dict[int, deque[Answer]] = field(default_factory=dict)
     members: dict[str, dict[str, Connection]] = field(default_factory=dict)
     """group -> client id -> connection."""
+    producers: dict[str, Connection] = field(default_factory=dict)
+    """group -> the connection of its last heartbeat."""
     locks: dict[tuple[str, MessageQueue], str] = field(default_factory=dict)
     suggest_broker_id: int = 0
+    trace_on: bool | None = None
+    """What answers to sends say about traces; None: nothing, and no region."""
     moved_to: int | None = None
     """Answer the next pull of a queue with OFFSET_ILLEGAL and this offset."""
     is_young: bool = False
@@ -101,6 +105,7 @@ class FakeBroker:
             RequestCode.LOCK_BATCH_MQ: self.lock,
             RequestCode.UNLOCK_BATCH_MQ: self.unlock,
             RequestCode.CHECK_CLIENT_CONFIG: lambda _, command: command.reply(),
+            RequestCode.END_TRANSACTION: lambda _, command: command.reply(),
         }
         everything: dict[int, Handler] = {
             code: self._scripted(handlers.get(code, unscripted)) for code in RequestCode
@@ -146,6 +151,34 @@ class FakeBroker:
         )
         self.grown.set()
 
+    def ask_for(self, half: Command, *, queue_offset: int = 0, offset: int = 0) -> None:
+        """Ask the producer that sent `half` (a send request) what became of it: CHECK_TRANSACTION_STATE."""
+        sent = headers.SendMessageV2.from_ext(half.ext)
+        unique_id = properties_of(half)["UNIQ_KEY"]
+        record = Record(
+            queue_id=sent.queue_id,
+            queue_offset=queue_offset,
+            offset=offset,
+            born_timestamp=sent.born_timestamp,
+            born_host=BORN,
+            store_timestamp=1_700_000_000_100,
+            store_host=Host(bytes((127, 0, 0, 1)), self.port),
+            body=half.body,
+            topic=sent.topic,
+            properties=half.ext["i"].encode(),
+        )
+        header = headers.CheckTransactionState(
+            topic="RMQ_SYS_TRANS_HALF_TOPIC",
+            tran_state_table_offset=queue_offset,
+            commit_log_offset=offset,
+            msg_id=unique_id,
+            transaction_id=unique_id,
+            broker_name=self.name,
+        )
+        self.producers[sent.producer_group].notify(
+            Command(RequestCode.CHECK_TRANSACTION_STATE, header.to_ext(), encode_record(record))
+        )
+
     # -- handlers -----------------------------------------------------------------------------------------
 
     def send(self, _: Connection, command: Command) -> Command:
@@ -164,7 +197,10 @@ class FakeBroker:
             encode_offset_id(Host(bytes((127, 0, 0, 1)), self.port), first + n) for n in range(len(bodies))
         ]
         made = headers.SendMessageResponse(msg_id=",".join(ids), queue_id=queue_id, queue_offset=first)
-        return command.reply(ext=made.to_ext())
+        ext = made.to_ext()
+        if self.trace_on is not None:
+            ext |= {"MSG_REGION": "here", "TRACE_ON": "true" if self.trace_on else "false"}
+        return command.reply(ext=ext)
 
     async def pull(self, _: Connection, command: Command) -> Command:
         header = headers.PullMessage.from_ext(command.ext)
@@ -211,6 +247,8 @@ class FakeBroker:
 
     def heartbeat(self, connection: Connection, command: Command) -> Command:
         data = HeartbeatData.from_json(command.body)
+        for producer in data.producer_data_set:
+            self.producers[producer.group_name] = connection
         for consumer in data.consumer_data_set:
             group = self.members.setdefault(consumer.group_name, {})
             is_new = data.client_id not in group

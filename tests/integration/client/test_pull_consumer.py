@@ -85,6 +85,34 @@ async def test_seeking_forgets_what_was_fetched_ahead(cluster: FakeCluster) -> N
     assert nothing == []
 
 
+async def test_paused_queues_give_nothing_and_keep_their_place(cluster: FakeCluster) -> None:
+    """The other queues go on; what was fetched ahead comes after the pause, and seeking does not end it."""
+    broker = await one_broker(cluster, 20)
+    async with consumer(cluster) as reader:
+        await reader.assign_topic("t")
+        first = await take(reader, 4)
+        reader.pause(FIRST)
+        place = reader.position(FIRST)
+        assert reader.paused() == [FIRST]
+        others = await take(reader, 10 - sum(int(body) % 2 for body in first))
+        assert all(int(body) % 2 for body in others)
+        assert await reader.poll(timeout=0.05) == []
+        assert reader.position(FIRST) == place
+
+        reader.seek(FIRST, 9)
+        assert reader.paused() == [FIRST]
+        waiting = asyncio.create_task(reader.poll(timeout=5.0))
+        await asyncio.sleep(0)
+        reader.resume()
+        assert [message.body for message in await waiting] == [b"18"]
+        assert reader.paused() == []
+        reader.pause()
+        broker.put("t", 1, b"21")
+        assert await reader.poll(timeout=0.05) == []
+        with pytest.raises(ValueError, match="not assigned"):
+            reader.pause(MessageQueue("t", "a", 7))
+
+
 async def test_what_was_polled_is_stored_at_close(cluster: FakeCluster) -> None:
     broker = await one_broker(cluster, 10)
     async with consumer(cluster, auto_commit=True) as reader:

@@ -769,6 +769,172 @@ async def test_a_message_can_be_consumed_directly(
     assert listener.bodies == [b"direct"]
 
 
+async def test_a_listener_that_fails_with_a_direct_message_says_why(cluster: FakeCluster) -> None:
+    """The administrator gets the exception, as from Java's clients; a damaged message reaches no listener."""
+    broker = await one_broker(cluster, queues=1)
+    asked: list[bytes] = []
+
+    async def listener(message: MessageView) -> None:
+        asked.append(message.body)
+        raise LookupError("no such order")
+
+    header = headers.ConsumeMessageDirectlyResult(consumer_group="g", broker_name="a")
+    async with PushConsumer("g", namesrv=cluster.namesrv, listener=listener, settings=QUICK) as member:
+        member.subscribe("t")
+        await member.wait_assigned()
+        broker.put("elsewhere", 0, b"direct")
+        good = broker.log["elsewhere", 0][0]
+        answer = await ask(broker, RequestCode.CONSUME_MESSAGE_DIRECTLY, header, good)
+        damaged = [
+            await ask(broker, RequestCode.CONSUME_MESSAGE_DIRECTLY, header, bad)
+            for bad in (b"", good[:40], good[:-1], b"x" * 200)
+        ]
+
+    result = ConsumeMessageDirectlyResult.from_json(answer.body)
+    assert result.consume_result is ConsumeResult.CR_THROW_EXCEPTION
+    assert result.remark == "LookupError: no such order"
+    assert {refused.code for refused in damaged} == {ResponseCode.SYSTEM_ERROR}
+    assert asked == [b"direct"]
+
+
+async def test_running_info_has_rates_and_what_the_tasks_do(cluster: FakeCluster) -> None:
+    """Of each topic what was pulled, done and failed; with the flag of a jstack the place of every task."""
+    broker = await one_broker(cluster, queues=1, messages=6)
+    listener = Recorder(ConsumeStatus.RECONSUME_LATER)
+    async with consumer(cluster, listener) as member:
+        await until(lambda: len(listener.got) == 6)
+        await until(lambda: member.listener.failed + member.listener.succeeded == 6)
+        header = headers.GetConsumerRunningInfo(
+            consumer_group="g", client_id=member.instance.client_id, jstack_enable=True
+        )
+        info = await ask(broker, RequestCode.GET_CONSUMER_RUNNING_INFO, header)
+
+    state = ConsumerRunningInfo.from_json(info.body)
+    rates = state.status_table["t"]
+    assert rates.consume_failed_msgs == 1
+    assert rates.consume_ok_tps == pytest.approx(5 / 60)
+    assert rates.consume_failed_tps == pytest.approx(1 / 60)
+    assert rates.pull_tps == pytest.approx(6 / 60)
+    assert state.jstack is not None
+    assert "fetch t/0" in state.jstack
+    assert "thread MainThread" in state.jstack
+
+
+async def test_offsets_in_the_form_for_cpp_are_read_too(cluster: FakeCluster) -> None:
+    """Java's brokers send it to all clients when the administrator's tool is in C++."""
+    broker = await one_broker(cluster, queues=1, messages=5)
+    listener = Recorder()
+    async with consumer(cluster, listener):
+        await until(lambda: broker.offsets.get(("g", "t", 0)) == 5)
+        body = b'{"offsetTable":[{"topic":"t","brokerName":"a","queueId":0,"offset":4}]}'
+        header = headers.ResetOffset(group="g", topic="t", timestamp=0)
+        answer = await ask(broker, RequestCode.RESET_CONSUMER_CLIENT_OFFSET, header, body)
+        assert answer.code == 0
+        await until(lambda: len(listener.got) == 6)
+        bad = [
+            await ask(broker, RequestCode.RESET_CONSUMER_CLIENT_OFFSET, header, body)
+            for body in (b"", b"{", b"[]", b'{"offsetTable":[1]}', b'{"offsetTable":{"x":1}}')
+        ]
+
+    assert listener.bodies[5:] == [b"4"]
+    assert {refused.code for refused in bad} == {ResponseCode.SYSTEM_ERROR}
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_a_suspended_consumer_gets_nothing_until_it_is_resumed(
+    cluster: FakeCluster, orderly: bool
+) -> None:
+    """It keeps its queues, and what it had fetched comes first; nothing is lost or doubled."""
+    broker = await one_broker(cluster, queues=2, messages=40)
+    listener = Recorder()
+    member = consumer(cluster, listener, orderly=orderly)
+    await member.suspend()
+    async with member:
+        await member.wait_assigned()
+        member.resume()
+        await until(lambda: len(listener.got) >= 10)
+        await member.suspend()
+        assert member.suspended
+        seen = len(listener.got)
+        for number in range(40, 60):
+            broker.put("t", number % 2, b"%d" % number)
+        info = await ask(
+            broker,
+            RequestCode.GET_CONSUMER_RUNNING_INFO,
+            headers.GetConsumerRunningInfo(consumer_group="g", client_id=member.instance.client_id),
+        )
+        assert ConsumerRunningInfo.from_json(info.body).properties["suspended"] == "true"
+        assert len(member.assigned) >= 2
+        assert len(listener.got) == seen
+
+        member.resume()
+        await until(lambda: len(listener.got) >= 60)
+
+    assert sorted(listener.bodies, key=int) == [b"%d" % number for number in range(60)]
+    if orderly:
+        for queue in range(2):
+            mine = [int(body) for body in listener.bodies if int(body) % 2 == queue]
+            assert mine == sorted(mine)
+
+
+async def test_an_orderly_consumer_that_fails_can_be_suspended_and_moved_on(cluster: FakeCluster) -> None:
+    """Its message is not tried again meanwhile; a reset takes it past that message, and it goes on."""
+    broker = await one_broker(cluster, queues=1, messages=3)
+    listener = Recorder(*[Later(suspend_ms=10)] * 1000)
+    async with consumer(cluster, listener, orderly=True) as member:
+        await until(lambda: len(listener.got) > 2)
+        await member.suspend()
+        tries = len(listener.got)
+        listener.verdicts = []
+        body = ResetOffsetBody({MessageQueue("t", "a", 0): 1}).to_json()
+        header = headers.ResetOffset(group="g", topic="t", timestamp=0)
+        assert (await ask(broker, RequestCode.RESET_CONSUMER_CLIENT_OFFSET, header, body)).code == 0
+        await until(lambda: broker.offsets.get(("g", "t", 0)) == 1)
+        assert len(listener.got) == tries
+
+        member.resume()
+        await until(lambda: b"2" in listener.bodies)
+
+    assert listener.bodies[tries:] == [b"1", b"2"]
+
+
+async def test_a_suspended_consumer_can_be_closed(cluster: FakeCluster) -> None:
+    """What it had fetched and not handed out comes to the next one."""
+    await one_broker(cluster, queues=1, messages=20)
+    member = consumer(cluster, Recorder())
+    async with member:
+        await member.wait_assigned()
+        await member.suspend()
+    again = Recorder()
+    first = member.listener.succeeded
+    async with consumer(cluster, again):
+        await until(lambda: first + len(again.got) >= 20)
+
+    assert first + len(again.got) == 20
+
+
+async def test_a_listener_can_suspend_its_own_consumer(cluster: FakeCluster) -> None:
+    """It does not wait for its own end."""
+    await one_broker(cluster, queues=1, messages=5)
+    got: list[bytes] = []
+
+    async def listener(message: MessageView) -> None:
+        got.append(message.body)
+        await member.suspend()
+
+    member = PushConsumer(
+        "g", namesrv=cluster.namesrv, listener=listener, settings=PushSettings(workers=1),
+        consume_from=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+    )  # fmt: skip
+    member.subscribe("t")
+    async with member:
+        await until(lambda: member.suspended and member.listener.succeeded == 1)
+        member.resume()
+        await until(lambda: member.listener.succeeded == 2)
+
+    assert got == [b"0", b"1"]
+
+
 async def test_one_instance_has_one_consumer_of_a_group(cluster: FakeCluster) -> None:
     await one_broker(cluster)
     async with consumer(cluster, Recorder()) as member:

@@ -201,6 +201,7 @@ def test_electing_answers_serve_brokers_and_mqadmin() -> None:
             {"PROP_CONSUME_TYPE": "CONSUME_PASSIVELY"},
             (bodies.SubscriptionData("T"),),
             {QUEUE: bodies.ProcessQueueInfo(commit_offset=3, dropped=True)},
+            {"T": bodies.ConsumeRates(1.5, 2.5, 3.5, 4.5, 5.5, 6)},
             {"a": "b"},
             "stack",
         ),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import struct
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,8 @@ from brokerset_runtime.unsupported_messages import unsupported_in
 
 UNIT = (4711).to_bytes(8, "big") + (200).to_bytes(4, "big") + bytes(8)
 FILE_UNITS = 50
-TIMER = "rmq_sys_wheel_timer"
 HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
+REVIVE = "rmq_sys_REVIVE_LOG_c"
 
 
 def made(store: Path, queues: dict[tuple[str, int], int], offsets: dict[str, dict[str, int]]) -> Path:
@@ -35,10 +34,8 @@ def made(store: Path, queues: dict[tuple[str, int], int], offsets: dict[str, dic
     ("queues", "offsets", "expected"),
     [
         ({("orders", 0): 7}, {}, ""),
-        ({("rmq_sys_wheel_timer", 0): 1}, {}, "timer messages"),
-        ({(HALF, 0): 120}, {f"{HALF}@CID_RMQ_SYS_TRANS": {"0": 119}},
-         "transactions"),
-        ({(HALF, 0): 120}, {f"{HALF}@CID_RMQ_SYS_TRANS": {"0": 120}}, ""),
+        ({("rmq_sys_wheel_timer", 0): 1}, {}, ""),
+        ({(HALF, 0): 120}, {f"{HALF}@CID_RMQ_SYS_TRANS": {"0": 119}}, ""),
         ({("rmq_sys_REVIVE_LOG_c", 0): 3, ("rmq_sys_REVIVE_LOG_c", 7): 50},
          {"rmq_sys_REVIVE_LOG_c@CID_RMQ_SYS_REVIVE_GROUP": {"0": 3, "7": 49}}, "POP consumers took"),
         ({("rmq_sys_REVIVE_LOG_c", 0): 3}, {"rmq_sys_REVIVE_LOG_c@CID_RMQ_SYS_REVIVE_GROUP": {"0": 3}}, ""),
@@ -54,7 +51,7 @@ def test_what_waits_is_named_and_what_was_consumed_is_not(
     offsets: dict[str, dict[str, int]],
     expected: str,
 ) -> None:
-    """Timer messages, open transactions, POP's notes and retries; ordinary retries of a group are served."""
+    """POP's notes and retries; transactions, timer messages and ordinary retries of a group are served."""
     found = unsupported_in(made(tmp_path / "a", queues, offsets))
 
     assert len(found) == bool(expected)
@@ -63,34 +60,20 @@ def test_what_waits_is_named_and_what_was_consumed_is_not(
 
 def test_a_file_that_was_made_ahead_of_its_use_adds_no_messages(tmp_path: Path) -> None:
     """Of a queue, the last file that has a unit tells the end."""
-    store = made(tmp_path, {(HALF, 0): 40}, {f"{HALF}@CID_RMQ_SYS_TRANS": {"0": 40}})
-    (store / "consumequeue" / HALF / "0" / f"{FILE_UNITS * 20:020d}").write_bytes(bytes(FILE_UNITS * 20))
+    store = made(tmp_path, {(REVIVE, 0): 40}, {f"{REVIVE}@CID_RMQ_SYS_REVIVE_GROUP": {"0": 40}})
+    (store / "consumequeue" / REVIVE / "0" / f"{FILE_UNITS * 20:020d}").write_bytes(bytes(FILE_UNITS * 20))
 
     assert unsupported_in(store) == ()
 
 
 def test_what_waits_is_counted(tmp_path: Path) -> None:
-    """Timers of the wheel behind the time read up to, and those that are in the queue only."""
-    queues = {(TIMER, 0): 90, (HALF, 0): 120, ("rmq_sys_REVIVE_LOG_c", 0): 3, ("rmq_sys_REVIVE_LOG_c", 7): 50}
+    """Messages behind what was consumed, over all queues of the revive topic."""
+    queues = {(HALF, 0): 120, ("rmq_sys_REVIVE_LOG_c", 0): 3, ("rmq_sys_REVIVE_LOG_c", 7): 50}
     store = made(tmp_path, queues, {f"{HALF}@CID_RMQ_SYS_TRANS": {"0": 100}})
-    (store / "config" / "timercheck").write_bytes(struct.pack(">qqq", 5_000_000, 52, 88) + bytes(4072))
-    slots = {4_000: 7, 5_000: 11, 5_001: 3, 9_000: 2}
-    wheel = b"".join(struct.pack(">qqqii", time, 0, 0, number, 0) for time, number in slots.items())
-    (store / "timerwheel").write_bytes(bytes(320) + wheel + bytes(3200))
 
     assert unsupported_in(store) == (
-        "7 timer messages",
-        "up to 20 transactions that are not ended",
         "53 check points of messages that POP consumers took, and may not have acknowledged",
     )
-
-
-def test_timers_that_were_all_delivered_are_nothing(tmp_path: Path) -> None:
-    store = made(tmp_path, {(TIMER, 0): 90}, {})
-    (store / "config" / "timercheck").write_bytes(struct.pack(">qqq", 5_000_000, 52, 90) + bytes(4072))
-    (store / "timerwheel").write_bytes(struct.pack(">qqqii", 4_999, 0, 0, 7, 0) + bytes(3200))
-
-    assert unsupported_in(store) == ()
 
 
 def test_a_store_without_anything_has_nothing(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from brokerset_broker.tables.metadata.records import (
     GroupsPut,
     SnapshotBegin,
     SnapshotEnd,
+    TimersPut,
     TopicsPut,
 )
 from brokerset_broker.tables.metadata.snapshot import ChunkPacker, MetadataState
@@ -182,6 +183,8 @@ class MetadataLog:
             self._stamped = stamp.applied_offset
             applier.begin_at(min(stamp.applied_offset, store.max_offset), exact=False)
             self._tables.offsets.put_resets(stamp.resets)
+            if stamp.timers is not None:
+                self._tables.timers.put(stamp.timers)
             found = applier.find_snapshot(store.confirmed_offset)
             if found is not None:
                 _, end, applier.snapshot_end = found
@@ -245,6 +248,7 @@ class MetadataLog:
         tables.groups.on_created = self._group_created
         tables.topics.on_created = self._topic_created
         tables.topics.change_later = self._change_later
+        tables.timers.on_progress = self._flush_timers
         # What was applied may not be confirmed: nobody is answered by it before it is.
         self._written_end = self._taken_over_end = self._applier.applied
         self._replaces = not self._applier.exact
@@ -265,6 +269,7 @@ class MetadataLog:
         tables.offsets.journal = tables.ordered.journal = None
         tables.groups.on_created = None
         tables.topics.on_created = tables.topics.change_later = None
+        tables.timers.on_progress = None
         tables.release_all()
         self._journal.clear()
         self._new_groups.clear()
@@ -283,6 +288,7 @@ class MetadataLog:
 
     def truncated(self, offset: int) -> None:
         """The log was truncated at `offset`, or starts from scratch there."""
+        self._tables.timers.truncated(offset)
         applier = self._applier
         if applier.applied <= offset and not applier.restoring:
             applier.begin_at(applier.applied, exact=applier.exact)
@@ -468,6 +474,7 @@ class MetadataLog:
             self._flush_groups()
             self._flush_offsets()
             self._flush_delay()
+            self._flush_timers()
             self.flush_producers()
 
     def _flush_groups(self) -> None:
@@ -513,6 +520,15 @@ class MetadataLog:
             return
         if self._append_own(DelayPut(dict(now))) is not None:
             self._journal.delay = dict(now)
+
+    def _flush_timers(self) -> None:
+        timers = self._tables.timers
+        progress = timers.unrecorded()
+        if progress is None:
+            return
+        written = self._append_own(TimersPut(progress))
+        if written is not None:
+            timers.recorded(progress, written.end)
 
     @property
     def replicated(self) -> bool:
@@ -630,7 +646,7 @@ class MetadataLog:
         applied = applier.applied
         if applied == self._stamped:
             return
-        stamp = Stamp(applied, self.epoch, self._tables.waiting_resets())
+        stamp = Stamp(applied, self.epoch, self._tables.waiting_resets(), self._tables.timers.settled())
         await self._tables.saved()
         if self._tables.changed_queues:
             self._tables.changed_queues = False
@@ -640,7 +656,8 @@ class MetadataLog:
         await self._run_blocking(lambda: self._stamp.save(stamp))
         self._stamped = applied
         if applied > applier.applied:  # truncated while it was written: `truncated` could not know of it
-            shorter = Stamp(applier.applied, self.epoch, self._tables.waiting_resets())
+            timers = self._tables.timers.settled()
+            shorter = Stamp(applier.applied, self.epoch, self._tables.waiting_resets(), timers)
             await self._run_blocking(lambda: self._stamp.save(shorter))
             self._stamped = shorter.applied_offset
 
@@ -662,6 +679,8 @@ class MetadataLog:
         state = polled.state if master.is_ours else self._with_own_offsets(polled.state)
         # Masters are not asked for ordered subjects: what this broker knows of them stays.
         self._tables.take_over(replace(state, ordered=self._tables.ordered.state))
+        if polled.timers is not None:
+            self._tables.timers.put_checkpoint(polled.timers)
         self._applier.begin_at(end, exact=False)
         self._must_ask = False
         self._polled = not master.is_ours
@@ -713,6 +732,7 @@ class MetadataLog:
             await asyncio.sleep(DELAY_SECONDS)
             if self._leading:
                 self._flush_delay()
+                self._flush_timers()
                 self.flush_producers()
 
     async def _write_stamps(self) -> None:

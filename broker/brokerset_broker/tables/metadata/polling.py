@@ -6,6 +6,7 @@ from typing import Final
 
 from brokerset_broker.tables.metadata.snapshot import MetadataState
 from brokerset_broker.tables.offsets import is_replicated
+from brokerset_broker.timers.progress import Progress
 from brokerset_formats import fastjson
 from brokerset_formats.config import (
     ConsumerOffsets,
@@ -17,6 +18,7 @@ from brokerset_formats.config import (
 )
 from brokerset_formats.errors import FormatError
 from brokerset_formats.lazy_dataclasses import dataclass
+from brokerset_formats.timer_files import TimerCheckpoint, decode_timer_checkpoint
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
 from brokerset_runtime.peer_requests import Asker
@@ -24,6 +26,9 @@ from brokerset_runtime.remoting import ConnectionClosed, RequestTimeout
 
 APPLIED_OFFSET_FIELD: Final = "brokersetAppliedOffset"
 """Field of our masters' answers: the table has everything below this offset of the log."""
+
+TIMER_PROGRESS_FIELD: Final = "brokersetTimerProgress"
+"""Field of our masters' answers to 60: the whole progress in hexadecimal, of which the body has a part."""
 
 ASK_SECONDS: Final = 5.0
 """Time that the master has for each answer."""
@@ -67,6 +72,9 @@ class Polled:
     state: MetadataState
     applied_offset: int | None
     """Everything below it in the log is in the state; `None` from a Java master."""
+
+    timers: TimerCheckpoint | None = None
+    """Where a Java master's timer messages are; a master of ours tells it in the state."""
 
 
 class Polls:
@@ -115,6 +123,7 @@ async def poll(asker: Asker, address: str) -> Polled:
         delay_answer = await _ask(asker, address, RequestCode.GET_ALL_DELAY_OFFSET, {}, applied)
         groups = await _groups(asker, address, applied)
         topics = await _topics(asker, address, applied)
+        progress, checkpoint = await _timers(asker, address)
         offsets = ConsumerOffsets.decode(offsets_answer.body).offsets
         delay = DelayOffsets.decode(delay_answer.body).offsets if delay_answer.body else {}
     except (ConnectionClosed, RequestTimeout, FormatError) as error:
@@ -126,9 +135,26 @@ async def poll(asker: Asker, address: str) -> Polled:
         {key: dict(queues) for key, queues in offsets.items() if is_replicated(key)},
         {},
         dict(delay),
+        timers=progress,
     )
     known = [offset for offset in applied if offset is not None]
-    return Polled(state, min(known) if known and len(known) == len(applied) else None)
+    return Polled(state, min(known) if known and len(known) == len(applied) else None, checkpoint)
+
+
+async def _timers(asker: Asker, address: str) -> tuple[Progress | None, TimerCheckpoint | None]:
+    """The progress of timer messages, whole from a master of ours, as a checkpoint from one of Java; neither
+    from one that has no timers. Raises FormatError."""
+    answer = await asker.ask(address, Command(RequestCode.GET_TIMER_CHECK_POINT), ASK_SECONDS)
+    if answer.code != ResponseCode.SUCCESS:
+        return None, None
+    text = answer.ext.get(TIMER_PROGRESS_FIELD)
+    if text is None:
+        is_ours = APPLIED_OFFSET_FIELD in answer.ext
+        return None, None if is_ours else decode_timer_checkpoint(answer.body)
+    try:
+        return Progress.decode(bytes.fromhex(text)), None
+    except ValueError as error:
+        raise FormatError(f"field {TIMER_PROGRESS_FIELD} is not hexadecimal: {error}") from error
 
 
 async def _topics(asker: Asker, address: str, applied: list[int | None]) -> TopicTable:

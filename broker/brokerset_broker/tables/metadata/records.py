@@ -26,6 +26,7 @@ from brokerset_broker.tables.ordered.values import (
     ranges_to_json,
     subject_to_json,
 )
+from brokerset_broker.timers.progress import Progress
 from brokerset_formats.config import SubscriptionGroupConfig, TopicConfig, fields
 from brokerset_formats.errors import FormatError
 from brokerset_formats.lazy_dataclasses import dataclass
@@ -66,6 +67,7 @@ class Kind(IntEnum):
     FENCES = 11
     PRODUCERS = 12
     SHARED_ACKS = 13
+    TIMERS = 15
     SNAPSHOT_BEGIN = 16
     SNAPSHOT_CHUNK = 17
     SNAPSHOT_END = 18
@@ -141,6 +143,13 @@ class DelayPut:
     levels: Mapping[int, int]
 
 
+@dataclass(frozen=True, slots=True)
+class TimersPut:
+    """Which timer messages are done; see `brokerset_broker/timers/DESIGN.md`."""
+
+    progress: Progress
+
+
 Change = (
     TopicsPut
     | TopicsDeleted
@@ -151,6 +160,7 @@ Change = (
     | ResetsPut
     | OffsetsRemoved
     | DelayPut
+    | TimersPut
     | SubjectsPut
     | FencesPut
     | ProducersPut
@@ -248,6 +258,8 @@ def encode(change: Change | SnapshotBegin | SnapshotEnd) -> list[tuple[Kind, byt
             return _lists(Kind.OFFSETS_REMOVED, "groups", change.groups, {})
         case DelayPut():
             return [_one(Kind.DELAY, {"levels": change.levels})]
+        case TimersPut():
+            return [_one(Kind.TIMERS, {"timers": timers_to_json(change.progress)})]
         case SubjectsPut():
             subjects = [(topic, subject_to_json(subject)) for topic, subject in change.subjects.items()]
             return _maps(Kind.SUBJECTS, "subjects", subjects)
@@ -392,6 +404,11 @@ def _decode(kind: Kind, found: Mapping[str, object]) -> Entry:
             return OffsetsRemoved(_names(found, "groups"))
         case Kind.DELAY:
             return DelayPut(fields.integer_map(fields.get_object(found, "levels"), "levels"))
+        case Kind.TIMERS:
+            progress = timers_of(found)
+            if progress is None:
+                raise FormatError("a record of kind TIMERS without its section")
+            return TimersPut(progress)
         case Kind.SUBJECTS | Kind.FENCES | Kind.PRODUCERS | Kind.SHARED_ACKS:
             changes = changes_of(found)
             if len(changes) != 1:
@@ -444,6 +461,17 @@ def offsets_of(found: Mapping[str, object], name: str) -> dict[str, dict[int, in
         key: fields.integer_map(queues, f"{name}.{key}")
         for key, queues in fields.get_object(found, name).items()
     }
+
+
+def timers_of(found: Mapping[str, object]) -> Progress | None:
+    """The field `timers`: a progress; `None` where there is none."""
+    section = fields.get_object(found, "timers")
+    return Progress.from_json(fields.get_object(section, "progress")) if "progress" in section else None
+
+
+def timers_to_json(progress: Progress) -> dict[str, object]:
+    """The content of the field `timers`."""
+    return {"progress": progress.to_json()}
 
 
 def _list(value: object, what: str) -> list[object]:

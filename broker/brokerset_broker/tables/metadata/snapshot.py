@@ -21,11 +21,13 @@ from brokerset_broker.tables.metadata.records import (
     ResetsPut,
     SnapshotChunk,
     SnapshotEnd,
+    TimersPut,
     TopicsDeleted,
     TopicsPut,
 )
 from brokerset_broker.tables.ordered.state import OrderedState
 from brokerset_broker.tables.ordered.values import FencesPut, ProducersPut, SharedAcksPut, SubjectsPut
+from brokerset_broker.timers.progress import Progress
 from brokerset_formats.config import SubscriptionGroupConfig, TopicConfig, fields
 
 CHUNK_BYTES_MAX: Final = 256 * 1024
@@ -49,6 +51,9 @@ class MetadataState:
     """Topic -> queue -> number of the next message, where the log may lose all others. In snapshots only."""
 
     ordered: OrderedState = field(default_factory=OrderedState)
+
+    timers: Progress | None = None
+    """Which timer messages are done; `None` before there were any."""
 
     def apply(self, change: Change) -> None:
         """Change the state; never fails, and doing it twice is doing it once."""
@@ -91,6 +96,8 @@ class MetadataState:
                 self.ordered.forget_acks(lambda key: key.group in change.groups)
             case DelayPut():
                 self.delay.update(change.levels)
+            case TimersPut():
+                self.timers = change.progress
             case SubjectsPut() | FencesPut() | ProducersPut() | SharedAcksPut():
                 self.ordered.apply(change)
 
@@ -127,6 +134,7 @@ class MetadataState:
         for topic, ends in records.offsets_of(found, "queueEnds").items():
             self.queue_ends.setdefault(topic, {}).update(ends)
         self.ordered.add_sections(found)
+        self.timers = records.timers_of(found) or self.timers
         return sum(map(len, (topics, groups, forbidden, offsets, resets, delay)))
 
 

@@ -10,6 +10,7 @@ from typing import Final
 import structlog
 
 from brokerset_broker.tables.metadata import records
+from brokerset_broker.timers.progress import Progress
 from brokerset_formats.config import fields
 from brokerset_formats.errors import FormatError
 from brokerset_formats.lazy_dataclasses import dataclass
@@ -30,6 +31,9 @@ class Stamp:
     """Offsets of `topic@group` and queue that were set from outside and wait for a pull: no other file has
     them."""
 
+    timers: Progress | None = None
+    """The progress of timer messages as the log up to the offset says; `None` before there were any."""
+
     def encode(self) -> bytes:
         """The file's bytes."""
         table: dict[str, object] = {
@@ -42,6 +46,8 @@ class Stamp:
                 key: {str(queue): offset for queue, offset in queues.items()}
                 for key, queues in self.resets.items()
             }
+        if self.timers is not None:
+            table["timers"] = records.timers_to_json(self.timers)
         return records.json_bytes(table)
 
     def _crc(self) -> int:
@@ -55,6 +61,7 @@ class Stamp:
             fields.as_integer(found.get("appliedOffset"), "appliedOffset"),
             fields.get_integer(found, "epoch", 0),
             records.offsets_of(found, "resets"),
+            records.timers_of(found),
         )
         if fields.as_integer(found.get("crc"), "crc") != stamp._crc():
             raise FormatError("the checksum does not match")

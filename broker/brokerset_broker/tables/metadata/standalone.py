@@ -120,6 +120,8 @@ async def leave_log(
     if stamp is not None and begin >= store.min_offset:
         applier.begin_at(min(stamp.applied_offset, store.max_offset), exact=False)
         tables.offsets.put_resets(stamp.resets)
+        if stamp.timers is not None:
+            tables.timers.put(stamp.timers)
     elif not applier.restore_newest(store.max_offset):
         applier.begin_at(store.min_offset, exact=False)
     while applier.advance(store.max_offset):  # noqa: ASYNC110  # others get their turn of the loop

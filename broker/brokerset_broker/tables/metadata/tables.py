@@ -16,6 +16,7 @@ from brokerset_broker.tables.metadata.records import (
     OffsetsPut,
     OffsetsRemoved,
     ResetsPut,
+    TimersPut,
     TopicsDeleted,
     TopicsPut,
 )
@@ -24,7 +25,9 @@ from brokerset_broker.tables.offsets import OffsetManager, is_replicated
 from brokerset_broker.tables.ordered.ordered_tables import OrderedTables
 from brokerset_broker.tables.ordered.values import FencesPut, ProducersPut, SharedAcksPut, SubjectsPut
 from brokerset_broker.tables.topics import TopicManager
+from brokerset_broker.timers.progress import Progress
 from brokerset_formats.config import DelayOffsets
+from brokerset_formats.timer_files import TimerCheckpoint
 
 
 class DelayProgress(Protocol):
@@ -38,6 +41,69 @@ class DelayProgress(Protocol):
 
     async def persist(self) -> None:
         """Write it to its file."""
+
+
+class TimerProgress(Protocol):
+    """The progress of timer messages."""
+
+    on_progress: Callable[[], None] | None
+    """Has what is unrecorded written, while this broker leads a group."""
+
+    def progress(self) -> Progress | None:
+        """Where the group is, as this broker knows; `None` before there were timer messages."""
+
+    def settled(self) -> Progress | None:
+        """The same, as far as it is confirmed."""
+
+    def put(self, progress: Progress) -> None:
+        """Learn a progress that the log or a master has."""
+
+    def put_checkpoint(self, checkpoint: TimerCheckpoint) -> None:
+        """Learn what a Java master says of its progress."""
+
+    def unrecorded(self) -> Progress | None:
+        """A progress that the log does not have and should."""
+
+    def recorded(self, progress: Progress, end: int) -> None:
+        """What `unrecorded` gave was written; its record ends at `end`."""
+
+    def truncated(self, offset: int) -> None:
+        """The log was truncated at `offset`."""
+
+    async def persist(self) -> None:
+        """Write it to its file."""
+
+
+class NoTimers:
+    """Implements `TimerProgress` for a broker without timer messages; it keeps what it learns."""
+
+    def __init__(self) -> None:
+        self._progress: Progress | None = None
+        self.on_progress: Callable[[], None] | None = None
+
+    def progress(self) -> Progress | None:
+        return self._progress
+
+    def settled(self) -> Progress | None:
+        return self._progress
+
+    def put(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def put_checkpoint(self, checkpoint: TimerCheckpoint) -> None:
+        pass
+
+    def unrecorded(self) -> Progress | None:
+        return None
+
+    def recorded(self, progress: Progress, end: int) -> None:
+        raise AssertionError("nothing was unrecorded")
+
+    def truncated(self, offset: int) -> None:
+        pass
+
+    async def persist(self) -> None:
+        pass
 
 
 class Queues(Protocol):
@@ -65,15 +131,19 @@ class Tables:
         delay: DelayProgress,
         queues: Queues,
         ordered: OrderedTables | None = None,
+        timers: TimerProgress | None = None,
     ) -> None:
-        """Without `ordered` subjects are kept in memory alone."""
+        """Without `ordered` subjects are kept in memory alone, without `timers` what is learned of them."""
         self.topics = topics
         self.groups = groups
         self.offsets = offsets
         self.delay = delay
         self.ordered = OrderedTables() if ordered is None else ordered
+        self.timers: TimerProgress = NoTimers() if timers is None else timers
         self._queues = queues
         self.on_reset: Callable[[str, int], None] | None = None
+        self.on_resets: Callable[[Mapping[str, Mapping[int, int]]], None] | None = None
+        """Called with the offsets that an administrator has set, after `on_reset` of each queue."""
         """Gets topic and queue id of offsets that were set from outside."""
         self.changed_queues = False
         """Whether queues were deleted or begun since somebody set this to False."""
@@ -124,6 +194,8 @@ class Tables:
                     self.ordered.forget_group(name)
             case DelayPut():
                 self.delay.put(change.levels)
+            case TimersPut():
+                self.timers.put(change.progress)
             case SubjectsPut() | FencesPut() | ProducersPut() | SharedAcksPut():
                 self.ordered.apply(change)
 
@@ -133,6 +205,8 @@ class Tables:
         for key, queues in change.resets.items():
             for queue_id in queues:
                 self.on_reset(key.partition("@")[0], queue_id)
+        if self.on_resets is not None:
+            self.on_resets(change.resets)
 
     def hold(self, change: Change) -> None:
         """Keep what `change` will overwrite from being changed until it is applied."""
@@ -199,6 +273,8 @@ class Tables:
         self.offsets.take_over(state.offsets, state.resets)
         self.delay.put(state.delay, whole=True)
         self.ordered.take_over(state.ordered)
+        if state.timers is not None:
+            self.timers.put(state.timers)
 
     def state(self) -> MetadataState:
         """Everything that is replicated, copied."""
@@ -211,6 +287,7 @@ class Tables:
             self.waiting_resets(),
             dict(self.delay.offsets().offsets),
             ordered=self.ordered.state.copy(),
+            timers=self.timers.progress(),
         )
 
     def waiting_resets(self) -> dict[str, dict[int, int]]:
@@ -242,6 +319,10 @@ class Tables:
                         yield from _some(packer.add_key(section, key, queues))
         for level, queue_offset in self.delay.offsets().offsets.items():
             yield from _some(packer.add_key("delay", str(level), queue_offset))
+        progress = self.timers.progress()
+        if progress is not None:
+            for key, value_of_key in records.timers_to_json(progress).items():
+                yield from _some(packer.add_key("timers", key, value_of_key, counts=False))
         for section, name, value in self.ordered.state.entries():
             item = value()
             if item is not None:
@@ -257,6 +338,7 @@ class Tables:
         await self.offsets.saved()
         await self.delay.persist()
         await self.ordered.saved()
+        await self.timers.persist()
 
 
 def _more(counts: dict[str, int], names: Iterable[str]) -> None:

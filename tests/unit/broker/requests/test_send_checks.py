@@ -14,7 +14,6 @@ from brokerset_broker.live_settings import LiveSettings
 from brokerset_broker.requests import send
 from brokerset_broker.requests.admission import Admission
 from brokerset_broker.requests.send import SendProcessor
-from brokerset_broker.requests.send_refusals import refusing_handlers
 from brokerset_broker.requests.statistics import BrokerStats
 from brokerset_broker.requests.traffic import Traffic
 from brokerset_broker.store.delay_levels import DelayLevels
@@ -28,7 +27,6 @@ from brokerset_formats.batches import BatchItem, encode_batch
 from brokerset_formats.config import TopicConfig
 from brokerset_formats.properties import PROPERTIES_SIZE_MAX, decode_properties, encode_properties
 from brokerset_protocol.bodies.queues import MessageQueue
-from brokerset_protocol.codes import ResponseCode
 from brokerset_protocol.commands import Command, decode, encode
 from brokerset_protocol.errors import Rejected
 from brokerset_rig.metadata_parts import file_changes
@@ -265,13 +263,12 @@ def test_a_missing_field_is_named(bench: Bench, name: str) -> None:
 @pytest.mark.parametrize(
     ("properties", "code", "remark"),
     [
-        ({"TRAN_MSG": "true"}, 16, "transactions are not served"),
+        ({"TRAN_MSG": "true"}, 16, "sending transaction message is forbidden"),
         ({"TIMER_DELAY_SEC": "5"}, 13, "timer messages are not served"),
         ({"TIMER_DELAY_MS": "5"}, 13, "timer messages are not served"),
         ({"TIMER_DELIVER_MS": "5"}, 13, "timer messages are not served"),
         ({"DELAY": "soon"}, 13, "delay level 'soon' is no number"),
         ({"INNER_NUM": "3"}, 13, "inner batches"),
-        ({"REPLY_TO_CLIENT": "c", "CORRELATION_ID": "1", "TTL": "3000"}, 13, "request messages"),
         ({"INNER_MULTI_DISPATCH": "%LMQ%a"}, 13, "light queues"),
         ({"__LITE_TOPIC": "child"}, 13, "lite topics"),
     ],
@@ -287,7 +284,7 @@ def test_what_is_not_served_is_refused_and_never_stored_as_a_plain_message(
     assert not bench.store.stored
 
 
-@pytest.mark.parametrize("name", ["REPLY_TO_CLIENT", "INNER_MULTI_DISPATCH", "__LITE_TOPIC"])
+@pytest.mark.parametrize("name", ["INNER_MULTI_DISPATCH", "__LITE_TOPIC"])
 def test_a_batch_with_a_message_that_asks_for_what_is_not_served_is_refused(bench: Bench, name: str) -> None:
     body = encode_batch([BatchItem(0, b"x", b""), BatchItem(0, b"y", encode_properties({name: "v"}))])
 
@@ -310,20 +307,19 @@ def test_words_in_bodies_of_a_batch_ask_for_nothing(bench: Bench, monkeypatch: p
     assert len(bench.store.stored) == 2
 
 
-def test_a_client_may_retry_a_request_message_that_was_stored_elsewhere(bench: Bench) -> None:
-    """What a Java broker has stored before is delivered, and comes back when its consumer fails."""
-    answer = bench.send(b="%RETRY%g", properties={"REPLY_TO_CLIENT": "c", "CORRELATION_ID": "1"})
+@pytest.mark.parametrize("topic", ["orders", "%RETRY%g"])
+def test_a_request_that_waits_for_a_reply_is_stored_like_any_message(bench: Bench, topic: str) -> None:
+    """With what its consumer needs to reply; also when its consumer failed, and in a batch."""
+    asked = {"REPLY_TO_CLIENT": "c", "CORRELATION_ID": "1", "TTL": "3000"}
+    body = encode_batch([BatchItem(0, b"x", encode_properties(asked)), BatchItem(0, b"y", b"")])
+
+    answer = bench.send(b=topic, properties=asked)
+    if topic == "orders":
+        bench.send(body, m="true")
 
     assert answer.code == 0
-
-
-@pytest.mark.parametrize("code", [37, 324, 325, 370])
-def test_requests_around_what_is_not_served_get_a_reason(code: int) -> None:
-    with pytest.raises(Rejected) as refused:
-        refusing_handlers()[code](FakeConnection(), Command(code))  # type: ignore[arg-type]  # a fake one
-
-    assert refused.value.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-    assert "not" in refused.value.remark
+    assert bench.store.stored[0].properties.items() >= {**asked, "CLUSTER": "DefaultCluster"}.items()
+    assert len(bench.store.stored) == (3 if topic == "orders" else 1)
 
 
 @pytest.mark.parametrize(

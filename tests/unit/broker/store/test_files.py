@@ -19,7 +19,6 @@ from brokerset_broker.store.checkpointing import CheckpointFile
 from brokerset_broker.store.consume_queue import NO_LIMIT, ConsumeQueue
 from brokerset_broker.store.folder import StoreUnusable
 from brokerset_broker.store.segments import MappedFile, SegmentSequence
-from brokerset_formats.names import HALF_TOPIC
 from brokerset_formats.queue_units import BLANK_UNIT, UNIT, UNIT_SIZE, QueueUnit
 from brokerset_rig.held_file import held_by_another_process
 
@@ -392,14 +391,14 @@ def test_a_java_store_with_undelivered_messages_is_refused_unless_accepted(store
     """What is pending is named and counted, and nothing is changed; a store that we opened is not asked."""
     store = stores.open()
     for _ in range(3):
-        stores.append(store, topic=HALF_TOPIC)
+        stores.append(store, topic="rmq_sys_REVIVE_LOG_c")
     asyncio.run(store.close())
     checkpoint = CheckpointFile(stores.root / "checkpoint")
     checkpoint.load()
     checkpoint.write(replace(checkpoint.content, marks=None))
 
     for _ in range(2):
-        with pytest.raises(StoreUnusable, match=r"left up to 3 transactions .*acceptUnservedMessages=true"):
+        with pytest.raises(StoreUnusable, match=r"left 3 check points .*acceptUnservedMessages=true"):
             stores.open()
         assert not (stores.root / "abort").exists()
     asyncio.run(stores.open(accept_unserved_messages=True).close())

@@ -26,6 +26,10 @@ class Channel:
         self.peer = ("127.0.0.1", port)
         self.told: list[Command] = []
 
+    @property
+    def unsent_bytes(self) -> int:
+        return 0
+
     def notify(self, command: Command) -> None:
         self.told.append(command)
 
@@ -203,6 +207,37 @@ def test_producers_come_and_go() -> None:
 
     assert table.channel_of("id") is None
     assert dict(table.groups()) == {}
+
+
+def test_a_client_with_two_channels_is_found_by_the_one_that_lives() -> None:
+    """The younger one is used; when it closes, the older one is at its next heartbeat."""
+    table = ProducerTable(ManualClock())
+    old, young = Channel(1), Channel(2)
+    table.register("g", old, "a", 0, 0)
+    table.register("g", young, "a", 0, 0)
+    assert table.channel_of("a") is young
+
+    table.closed(young)
+    table.register("g", old, "a", 0, 0)
+
+    assert table.channel_of("a") is old
+
+
+def test_a_channel_that_changes_its_client_id_leaves_nothing_behind() -> None:
+    """Nobody can fill the table with ids; with two groups each id is known as long as its group is."""
+    table = ProducerTable(ManualClock())
+    channel = Channel(1)
+    for number in range(3):
+        table.register("g", channel, f"a{number}", 0, 0)
+    table.register("h", channel, "b", 0, 0)
+
+    found = [table.channel_of(each) for each in ("a0", "a1", "a2", "b")]
+    table.unregister("g", channel)
+
+    assert found == [None, None, channel, channel]
+    assert (table.channel_of("a2"), table.channel_of("b")) == (None, channel)
+    table.closed(channel)
+    assert table.channel_of("b") is None
 
 
 def test_a_producer_is_picked_in_turn() -> None:

@@ -63,21 +63,16 @@ def test_an_ordinary_broker_has_nothing_against_it() -> None:
         (with_settings(aclEnable="true"), "acl", "--accept acl"),
         (with_settings(storeType="defaultRocksDB"), "rocksdb", "--accept rocksdb"),
         (with_settings(transRocksDBEnable="true"), "rocksdb", "--accept rocksdb"),
-        (with_settings(enableLmq="true"), "lmq", "--accept lmq"),
         (with_settings(messageStorePlugIn="org.x.TieredMessageStore"), "tiered-storage", "--accept"),
         (with_settings(storePathCommitLog="/a,/b"), "several-paths", "--accept"),
-        (replace(JAVA, written=("RMQ_SYS_TRANS_HALF_TOPIC",)), "transactions", "--accept transactions"),
-        (replace(JAVA, written=("rmq_sys_wheel_timer",)), "timers", "--accept timers"),
         (replace(JAVA, written=("rmq_sys_REVIVE_LOG_c",)), "pop", "--accept pop"),
         (replace(JAVA, static_topics=("t",)), "static-topics", "--accept"),
-        (replace(JAVA, sql_groups=("g",)), "sql-filters", "--accept"),
         (
             replace(JAVA, topics={"t": {"attributes": {"cleanup.policy": "COMPACTION"}}}),
             "compaction",
             "--accept",
         ),
         (replace(JAVA, topics={"t": {"attributes": {"queue.type": "BatchCQ"}}}), "batch-queues", "--accept"),
-        (replace(JAVA, topics={"%LMQ%t": {}}), "lmq", "--accept"),
     ],
 )
 def test_an_obstacle_names_the_broker_and_a_way_out(broker: BrokerAnswers, name: str, way_out: str) -> None:
@@ -96,13 +91,11 @@ def test_a_feature_that_is_accepted_is_a_warning(name: str) -> None:
         with_settings(
             aclEnable="true",
             storeType="defaultRocksDB",
-            enableLmq="true",
             messageStorePlugIn="x",
             storePathCommitLog="/a,/b",
         ),
-        written=("RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_wheel_timer", "rmq_sys_REVIVE_LOG_c"),
+        written=("rmq_sys_REVIVE_LOG_c",),
         static_topics=("t",),
-        sql_groups=("g",),
         topics={"a": {"attributes": {"cleanup.policy": "COMPACTION", "queue.type": "BatchCQ"}}},
     )
 

@@ -67,6 +67,14 @@ def test_controllers_that_know_the_group_already_are_refused() -> None:
     assert "they know broker-a with 1 at 10.0.0.1:10911" in words(plan)
 
 
+def test_a_broker_that_asked_for_its_id_is_known_to_the_controllers_before_it_has_it() -> None:
+    """It may have been killed in between; the group is this one then, and nobody has to clean it."""
+    leader, slave = prepared()
+    asked = world(stores=(replace(leader, claims_id=True), slave), replicas=group(), comparisons={})
+
+    assert now(plan_upgrade(asked)) != ("controllers", StepState.BLOCKED)
+
+
 def test_who_is_master_is_written_down_while_brokers_run() -> None:
     """It cannot be seen later; a changed answer is written down again."""
     stores = (store(MASTER, locked=7), store(SLAVE, locked=8, note=note()))

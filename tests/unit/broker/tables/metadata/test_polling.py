@@ -19,6 +19,7 @@ from brokerset_broker.tables.locks import QueueLocks
 from brokerset_broker.tables.metadata.metadata_log import MetadataLog
 from brokerset_broker.tables.metadata.polling import FAILED_SECONDS, Master, PollFailed, Polls, poll
 from brokerset_formats.config import TopicConfig
+from brokerset_formats.timer_files import TimerCheckpoint
 from brokerset_protocol.commands import Command
 from brokerset_protocol.errors import Rejected
 from brokerset_rig.metadata_parts import Delay, MemoryStore, Replica, settle
@@ -43,6 +44,8 @@ class JavaMaster:
             golden = json.loads((WIRE / f"broker-{name}.json").read_text())
             header = json.loads(golden["header"])
             self.answers[golden["request"]["code"]] = (header.get("extFields", {}), golden["body"].encode())
+        checkpoint = TimerCheckpoint(1_795_251_873_000, 52, 1, 1)
+        self.answers[60] = ({}, checkpoint.encode_body())
 
     async def ask(self, address: str, command: Command, timeout: float) -> Command:
         self.asked.append(command.code)
@@ -85,6 +88,8 @@ class OwnMaster:
     async def ask(self, address: str, command: Command, timeout: float) -> Command:
         if address == "closed":
             raise ConnectionClosed("nobody listens")
+        if command.code not in self.handlers:
+            return command.reply(3, "not supported")
         try:
             reply = self.handlers[command.code](None, command)  # type: ignore[arg-type]  # no connection
         except Rejected as refused:
@@ -132,7 +137,7 @@ async def test_a_java_master_is_copied(tmp_path: Path) -> None:
     assert slave.groups.get("adm-group") is not None
     assert slave.offsets.query("adm-group", "adm-topic", 3) == 0
     assert slave.topics.data_version == version
-    assert set(java.asked) == {21, 43, 45, 201}
+    assert set(java.asked) == {21, 43, 45, 60, 201}
     assert slave.log.status().applied_offset == slave.store.max_offset
     slave.log.truncated(0)
     assert slave.topics.get("wire") is not None

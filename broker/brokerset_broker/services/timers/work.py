@@ -1,0 +1,478 @@
+"""What a broker does for its timer messages, step by step: takes them, reads slots, delivers.
+
+Everything is decided by `brokerset_broker.timers`; here it is carried out, in turns that are short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final, Protocol
+
+import structlog
+
+from brokerset_broker.services.timers.counts import TimerCounts
+from brokerset_broker.services.timers.files import TimerFiles
+from brokerset_broker.store.errors import PutStatus, StoreRefused
+from brokerset_broker.store.results import Appended
+from brokerset_broker.timers import recovery
+from brokerset_broker.timers.dequeue import Deliver, Drop, DropReason, EarlierRolls, Outcome, Roll, SlotWalk
+from brokerset_broker.timers.enqueue import (
+    DeliverNow,
+    Link,
+    NoRoom,
+    NotReached,
+    RollNow,
+    Skip,
+    decide_take,
+    make_unit,
+)
+from brokerset_broker.timers.messages import (
+    NEVER_ENQUEUED_MS,
+    TimedMessage,
+    delivered_properties,
+    rolled_properties,
+    timed_message,
+)
+from brokerset_broker.timers.progress import TimerState
+from brokerset_broker.timers.put_decision import TIMER_QUEUE_ID
+from brokerset_broker.timers.settings import TimerSettings
+from brokerset_formats.errors import FormatError
+from brokerset_formats.names import TIMER_TOPIC
+from brokerset_formats.records import Record, RecordHead, check_record, decode_record
+from brokerset_formats.timer_files import NO_POSITION, TimerUnit
+from brokerset_runtime.clock import Clock
+
+log = structlog.get_logger(__name__)
+
+STEPS_AT_ONCE: Final = 16
+"""Messages taken, then outcomes carried out, before the other kind has its turn."""
+
+SLOTS_AT_ONCE: Final = 8_192
+"""Slots searched for the next one in use before the clock is asked again: half a millisecond."""
+
+OLDEST_AT_ONCE: Final = 256
+"""Units that are passed at once in search of the oldest that waits."""
+
+_TOPIC_BYTES: Final = TIMER_TOPIC.encode()
+
+_NEVER_STORED: Final = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
+"""Trying again would not help, for instance after maxMessageSize was made smaller."""
+
+
+class TimerStore(Protocol):
+    """What is needed of a `MessageStore`."""
+
+    @property
+    def min_offset(self) -> int:
+        """Offset of the oldest record."""
+
+    def queue_end(self, topic: str, queue_id: int) -> int:
+        """The number that the next message of a queue gets."""
+
+    def queue_min(self, topic: str, queue_id: int) -> int:
+        """The number of the oldest message of a queue that is still there."""
+
+    def unit(self, topic: str, queue_id: int, queue_offset: int) -> tuple[int, int, int] | None:
+        """Offset, size and tags code that the queue has for one message; None if it is not there."""
+
+    def read(self, offset: int) -> memoryview | None:
+        """The record at an offset of the log; None if there is none."""
+
+    def append(
+        self,
+        topic: str,
+        queue_id: int,
+        body: bytes,
+        properties: bytes,
+        *,
+        flag: int,
+        sys_flag: int,
+        born_timestamp: int,
+        born_host: bytes,
+        reconsume_times: int = 0,
+        prepared_transaction_offset: int = 0,
+    ) -> Appended:
+        """Store one message. Raises `StoreRefused`."""
+
+
+class TimerReader:
+    """Reads records of the wheel's topic."""
+
+    def __init__(self, store: TimerStore) -> None:
+        self._store = store
+
+    def head(self, offset: int) -> RecordHead | None:
+        """What a record of the wheel's topic at an offset of the log says; `None` if there is none."""
+        data = self._store.read(offset)
+        if data is None:
+            return None
+        head = check_record(data, 0, len(data), verify_crc=False)
+        if not isinstance(head, RecordHead) or head.topic != _TOPIC_BYTES or head.offset != offset:
+            return None
+        return head
+
+    def record(self, offset: int) -> Record | None:
+        """The same with all that it has."""
+        data = self._store.read(offset)
+        try:
+            record = None if data is None else decode_record(data)
+        except FormatError:
+            return None
+        return record if record and record.topic == TIMER_TOPIC and record.offset == offset else None
+
+    def message(self, unit: TimerUnit) -> TimedMessage | None:
+        """What the record of a unit says; `None` if it is gone or unusable."""
+        head = self.head(unit.offset)
+        if head is None:
+            return None
+        try:
+            return timed_message(head)
+        except FormatError:
+            return None
+
+    def queue_offset(self, unit: TimerUnit) -> int | None:
+        """The number of a unit's record in the wheel's topic; `None` if it is gone."""
+        head = self.head(unit.offset)
+        return None if head is None else head.queue_offset
+
+
+class TimerWork:
+    """Wheel and log of one broker, open. All methods are called on the loop."""
+
+    def __init__(
+        self,
+        state: TimerState,
+        *,
+        store: TimerStore,
+        files: TimerFiles,
+        settings: TimerSettings,
+        clock: Clock,
+        counts: TimerCounts,
+        is_subject: Callable[[str], bool],
+    ) -> None:
+        """`state` is what recovery found. `is_subject` tells topics whose messages have an order."""
+        self.state = state
+        self._store = store
+        self._files = files
+        self._settings = settings
+        self._clock = clock
+        self._counts = counts
+        self._is_subject = is_subject
+        self._reader = TimerReader(store)
+        self._rolls = EarlierRolls(state.progress.queue_offset)
+        self._walk: SlotWalk | None = None
+        self._steps: Iterator[Outcome | None] = iter(())
+        self._reading_ms = 0
+        self._pending: Outcome | None = None
+        self._stop_enqueue = self._stop_dequeue = False
+        self.oldest = files.log.begin
+        """All units before this position of the log are in slots that have been read."""
+        self.changes = 0
+        """Grows with everything that a progress record or a checkpoint has to tell soon."""
+        self.flushed_position = state.log_position
+        """The log is on the disk up to here; lowered when units are taken back."""
+
+    # -- roles --------------------------------------------------------------------------------------------
+
+    def lead(self) -> None:
+        """Deliver from now on; all metadata is applied."""
+        self._rolls = EarlierRolls(self.state.progress.queue_offset)
+        self.state = self.state.promoted(self._queue_end).at(self._clock.now_ms(), self._settings)
+        self._forget_walk()
+
+    def follow(self, state: TimerState) -> None:
+        """Go on as a slave with a state that was demoted, or that has learned a progress."""
+        self.state = state
+        self._forget_walk()
+        self.take_back()
+
+    def take_back(self) -> None:
+        """Undo what only this broker, not its group, knows to be taken."""
+        if not self.state.must_take_back:
+            return
+        wanted = self.state.progress.queue_offset
+        files, end = self._files, self.state.log_position
+        position = recovery.take_back(
+            files.wheel,
+            files.log,
+            end,
+            queue_offset=wanted,
+            queue_offset_of=self._reader.queue_offset,
+            record_offset_min=self._store.min_offset,
+        )
+        self._took_back(wanted, position)
+
+    def truncated(self, offset: int) -> None:
+        """The commit log was truncated at `offset`: units of what is gone go, too."""
+        files, end = self._files, self.state.log_position
+        position, before = end, files.log.before(end)
+        while before is not None and (unit := files.log.unit(before)).offset >= offset:
+            files.wheel.unlink(unit, before)
+            position, before = before, files.log.before(before)
+        wanted = min(self.state.queue_offset, self._queue_end)
+        if position < end or wanted < self.state.queue_offset:
+            self._took_back(wanted, position)
+
+    def _took_back(self, queue_offset: int, position: int) -> None:
+        end = self.state.log_position
+        self._files.truncate(position, end)
+        self.flushed_position = min(self.flushed_position, position)
+        self.oldest = min(self.oldest, position)
+        self.state = self.state.took_back(queue_offset, position)
+        self.changes += 1
+
+    def _forget_walk(self) -> None:
+        self._walk = self._pending = None
+        self._steps = iter(())
+
+    # -- turns --------------------------------------------------------------------------------------------
+
+    @property
+    def _queue_end(self) -> int:
+        return self._store.queue_end(TIMER_TOPIC, TIMER_QUEUE_ID)
+
+    @property
+    def waits(self) -> bool:
+        """Whether a message may wait in the wheel."""
+        return self.oldest < self.state.log_position
+
+    def stop_parts(self, *, enqueue: bool, dequeue: bool) -> None:
+        """Take no messages, read no slots (`timerStopEnqueue`, `timerStopDequeue`)."""
+        self._stop_enqueue, self._stop_dequeue = enqueue, dequeue
+
+    def turn(self, seconds: float) -> bool:
+        """Work for so long at most; whether there is more to do now. Raises `StoreRefused` and OSError, and
+        goes on from there when called again."""
+        clock = self._clock
+        deadline = clock.monotonic() + seconds
+        rewound = self.state.progress.read_ms
+        self.state = self.state.at(clock.now_ms(), self._settings)
+        if self.state.progress.read_ms < rewound:
+            log.warning("the clock was set back: slots of timer messages are read once more")
+            self.changes += 1
+        if self._walk is not None and not self._still_reads():
+            self._forget_walk()
+        more = True
+        while more:
+            more = self._repeat(self._take)
+            more = self._repeat(self._read) or more
+            if clock.monotonic() >= deadline:
+                return more
+        return self.pass_oldest()
+
+    @staticmethod
+    def _repeat(step: Callable[[], bool]) -> bool:
+        return all(step() for _ in range(STEPS_AT_ONCE))
+
+    def pass_oldest(self) -> bool:
+        """Go on in search of the oldest unit that waits; whether that takes longer."""
+        files, read_ms, end = self._files, self.state.progress.read_ms, self.state.log_position
+        position = max(self.oldest, files.log.begin)
+        for _ in range(OLDEST_AT_ONCE):
+            if position >= end:
+                break
+            try:
+                if files.log.unit(position).slot_ms >= read_ms:
+                    break
+            except FormatError:
+                break
+            position = min(files.log.after(position), end)
+        else:
+            self.oldest = position
+            return position < end
+        self.oldest = position
+        return False
+
+    # -- taking -------------------------------------------------------------------------------------------
+
+    def _take(self) -> bool:
+        state = self.state
+        queue_offset = state.queue_offset
+        if self._stop_enqueue or queue_offset >= self._queue_end:
+            return False
+        if not state.leads and queue_offset >= state.progress.queue_offset:
+            return False  # as `decide_take` would say, without reading the record
+        found = self._store.unit(TIMER_TOPIC, TIMER_QUEUE_ID, queue_offset)
+        if found is None:
+            oldest = self._store.queue_min(TIMER_TOPIC, TIMER_QUEUE_ID)
+            log.warning("timer messages were deleted before they were taken", begin=queue_offset, end=oldest)
+            return self._taken(max(queue_offset + 1, oldest), state.log_position)
+        offset, size, _ = found
+        head = self._reader.head(offset)
+        try:
+            message = None if head is None else timed_message(head)
+        except FormatError as error:
+            log.error("a timer message cannot be read, and is dropped", offset=offset, reason=str(error))
+            message = None
+        if message is None:
+            return self._taken(queue_offset + 1, state.log_position)
+        position = state.log_position
+        match decide_take(message, state, self._settings):
+            case NoRoom(read_ms):
+                self.state = state.no_room(read_ms)
+                return False
+            case NotReached():
+                return False
+            case DeliverNow() | RollNow() as decision:
+                self._put(offset, message, NEVER_ENQUEUED_MS, rolls=isinstance(decision, RollNow))
+            case Link() as link:
+                position = self._link(message, link, offset, size)
+            case Skip():
+                pass
+        self._rolls.note(message)
+        return self._taken(queue_offset + 1, position)
+
+    def _taken(self, queue_offset: int, position: int) -> bool:
+        self.state = self.state.taken(queue_offset, position)
+        self.changes += 1
+        return True
+
+    def _link(self, message: TimedMessage, link: Link, offset: int, size: int) -> int:
+        """Write the unit; the log's new end."""
+        files, state = self._files, self.state
+        unit = make_unit(
+            message,
+            link,
+            previous_position=files.wheel.last_position(link.slot_ms),
+            write_ms=state.write_ms,
+            offset=offset,
+            size=size,
+        )
+        where = files.log.place(state.log_position)
+        if where.blank:
+            files.write(state.log_position, where.blank)
+        data = unit.encode()
+        files.write(where.position, data)
+        files.wheel.link(unit, where.position)
+        self._counts.linked(message)
+        return where.position + len(data)
+
+    # -- reading slots ------------------------------------------------------------------------------------
+
+    def _still_reads(self) -> bool:
+        return self.state.may_read and self._reading_ms == self.state.progress.read_ms
+
+    def _read(self) -> bool:
+        if self._stop_dequeue or not self.state.may_read:
+            return False
+        if self._walk is not None and self._still_reads():
+            return self._go_on()
+        read_ms, end_ms = self.state.progress.read_ms, self.state.read_end_ms
+        if not self.waits:
+            self._pass(end_ms)
+            return True
+        end_ms = min(end_ms, read_ms + SLOTS_AT_ONCE * self._settings.slot_ms)
+        used_ms = self._files.wheel.next_used(read_ms, end_ms)
+        if used_ms > read_ms:
+            self._pass(used_ms)
+        else:
+            self._begin(NO_POSITION)
+        return True
+
+    def _pass(self, read_ms: int) -> None:
+        self.state = self.state.passed(read_ms)
+        self._rolls.forget_before(read_ms)
+
+    def _begin(self, stop: int) -> None:
+        self._reading_ms = self.state.progress.read_ms
+        self._walk = SlotWalk(
+            self._reading_ms,
+            self._files.wheel.last_position(self._reading_ms),
+            unit_at=self._files.log.unit,
+            message_of=self._reader.message,
+            progress=self.state.progress,
+            earlier_rolls=self._rolls,
+            stop_position=stop,
+            begin_position=self._files.log.begin,
+        )
+        self._steps = self._walk.steps()
+        self._pending = None
+
+    def _go_on(self) -> bool:
+        assert self._walk is not None
+        if self._pending is None:
+            try:
+                self._pending = next(self._steps)
+            except StopIteration:
+                self._end_walk(self._walk)
+                return True
+        outcome = self._pending
+        if outcome is None:
+            return True
+        self._carry_out(outcome)
+        self._pending = None
+        self._counts.done(outcome.unit)
+        if outcome.message is not None:
+            self.state = self.state.delivered(outcome.message.queue_offset, self._settings)
+        self.changes += 1
+        return True
+
+    def _end_walk(self, walk: SlotWalk) -> None:
+        if self._files.wheel.last_position(self._reading_ms) != walk.last_position:
+            self._begin(walk.last_position)  # some were linked meanwhile
+            return
+        self._walk = None
+        self._pass(self._reading_ms + self._settings.slot_ms)
+        self.changes += 1
+
+    def _carry_out(self, outcome: Outcome) -> None:
+        match outcome:
+            case Drop(unit, _, reason):
+                if reason is DropReason.GONE:
+                    log.error("the record of a timer message is gone", offset=unit.offset)
+                self._counts.dropped(reason)
+            case Deliver(unit, message) | Roll(unit, message):
+                self._put(unit.offset, message, unit.base_ms, rolls=isinstance(outcome, Roll))
+
+    def _put(self, offset: int, message: TimedMessage, enqueued_ms: int, *, rolls: bool) -> None:
+        record = self._reader.record(offset)
+        if record is None:  # deleted since its head was read, while the store refused
+            log.error("the record of a timer message is gone", offset=offset)
+        elif rolls:
+            self._roll(record, message, enqueued_ms)
+        else:
+            self._deliver(record, message, enqueued_ms)
+
+    def _deliver(self, record: Record, message: TimedMessage, enqueued_ms: int) -> None:
+        if self._is_subject(message.topic):
+            log.error(
+                "a timer message of a deleted topic is dropped: an ordered subject has its name now",
+                topic=message.topic,
+                offset=record.offset,
+            )
+            return
+        now_ms = self._clock.now_ms()
+        properties = delivered_properties(record.properties, enqueued_ms=enqueued_ms, now_ms=now_ms)
+        if self._append(message.topic, message.queue_id, record, properties):
+            self._counts.delivered(message, now_ms, enqueued_ms)
+
+    def _roll(self, record: Record, message: TimedMessage, enqueued_ms: int) -> None:
+        now_ms = self._clock.now_ms()
+        properties = rolled_properties(record.properties, message, enqueued_ms=enqueued_ms, now_ms=now_ms)
+        self._append(TIMER_TOPIC, TIMER_QUEUE_ID, record, properties)
+
+    def _append(self, topic: str, queue_id: int, record: Record, properties: bytes) -> bool:
+        try:
+            self._store.append(
+                topic,
+                queue_id,
+                record.body,
+                properties,
+                flag=record.flag,
+                sys_flag=record.sys_flag,
+                born_timestamp=record.born_timestamp,
+                born_host=record.born_host.encode(),
+                reconsume_times=record.reconsume_times,
+                prepared_transaction_offset=record.prepared_transaction_offset,
+            )
+        except StoreRefused as refused:
+            if refused.status not in _NEVER_STORED:
+                raise
+            log.error(
+                "a timer message cannot be stored any more, and is dropped",
+                topic=topic,
+                offset=record.offset,
+                reason=refused.reason,
+            )
+            return False
+        return True

@@ -1,0 +1,51 @@
+"""What became of transactions and timers, as tables for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from brokerset_bench.event_log import Subject
+
+COLUMNS: Final[Mapping[Subject, Mapping[str, str]]] = {
+    Subject.TRANSACTIONS: {
+        "halves stored": "halves",
+        "commits": "committed",
+        "rolled back": "rolledBack",
+        "given up": "failed",
+        "asked": "asked",
+        "commits lost": "lost",
+        "unsettled": "unsettled",
+        "rolled back, visible": "rolledBackVisible",
+        "half, visible": "halfVisible",
+        "twice": "duplicates",
+        "broken promises": "violations",
+    },
+    Subject.TIMERS: {
+        "acknowledged": "acked",
+        "delivered": "delivered",
+        "lost": "lost",
+        "early": "early",
+        "late": "late",
+        "late by, p50 ms": "lateP50Ms",
+        "p99 ms": "lateP99Ms",
+        "max ms": "lateMaxMs",
+        "twice": "duplicates",
+        "broken promises": "violations",
+    },
+}
+"""By subject, the table's columns, and what each is in JSON."""
+
+Table = tuple[tuple[str, ...], list[tuple[Any, ...]]]
+
+
+def message_tables(measured: Sequence[tuple[str, str, Mapping[str, Any]]]) -> Iterable[Table]:
+    """Heads and lines of a table for each subject that was measured; from servers, fault and measurements."""
+    for subject, columns in COLUMNS.items():
+        rows = [
+            (who, name, *(found[subject].get(key, "") for key in columns.values()))
+            for who, name, found in measured
+            if subject in found
+        ]
+        if rows:
+            yield ("servers", f"{subject}: fault", *columns), rows

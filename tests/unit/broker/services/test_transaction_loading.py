@@ -1,0 +1,177 @@
+"""What a broker that begins to lead knows of the transactions in its store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brokerset_broker.requests.transaction_log import TransactionLog
+from brokerset_broker.services.transaction_loading import TransactionLoading
+from brokerset_formats.names import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
+from brokerset_formats.records import SysFlag
+from brokerset_formats.transactions import op_message
+from brokerset_rig.transaction_bench import COMMIT, HOST, ROLLBACK, TransactionBench
+from brokerset_runtime.remoting import DEFERRED
+
+
+class Place:
+    """The broker of now; `restart` is the next one on the same store."""
+
+    def __init__(self, folder: Path) -> None:
+        self.bench = TransactionBench(folder)
+
+    def restart(self, half: int | None = None, op: int | None = None) -> TransactionLoading:
+        """Crash, and lead again with this progress."""
+        self.bench = self.bench.reopened()
+        for topic, offset in ((HALF_TOPIC, half), (OP_HALF_TOPIC, op)):
+            if offset is not None:
+                self.bench.offsets.commit(TRANSACTION_GROUP, topic, 0, offset, "broker")
+        return self.bench.lead()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    made = Place(tmp_path / "store")
+    yield made
+    made.bench.close()
+
+
+async def turn() -> None:
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+async def test_what_has_ended_and_what_is_open_is_found_again(place: Place) -> None:
+    """Also what is open by topic, for the metrics."""
+    bench = place.bench
+    bench.lead()
+    halves = [bench.half(key) for key in "ABCD"]
+    bench.end(halves[0], "A", COMMIT)
+    bench.end(halves[2], "C", ROLLBACK)
+    await turn()
+
+    resolved = place.restart().resolved
+
+    assert list(resolved.open_halves()) == [1, 3]
+    assert resolved.ops_to_write() == ()
+    assert place.bench.log.counts.topics["t"].open == 2
+    assert place.bench.end(halves[0], "A", ROLLBACK).code == 1
+
+
+async def test_a_final_record_without_an_op_record_ends_its_transaction(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log ended between the two; the op record is written, and no second message."""
+    bench = place.bench
+    bench.lead()
+    bench.half("before")
+    half = bench.half("A")
+    await turn()
+    with monkeypatch.context() as killed:
+        killed.setattr(TransactionLog, "write_ops", lambda self: None)
+        bench.end(half, "A", COMMIT)
+        await turn()
+
+    resolved = place.restart().resolved
+    assert resolved.ops_to_write() == (1,)
+    await turn()
+
+    assert place.bench.bodies(OP_HALF_TOPIC) == [b"1,"]
+    assert place.bench.end(half, "A", COMMIT) is DEFERRED
+    assert [answer.code for answer in place.bench.peer.answers] == [0]
+    assert place.bench.bodies() == [b"A"]
+
+
+async def test_a_message_with_the_bits_of_a_commit_ends_no_transaction_of_others(place: Place) -> None:
+    """A client, or a consumer that sends back, names offset 0, where a half may be."""
+    bench = place.bench
+    bench.lead()
+    half = bench.half("A")
+    assert half.offset == 0
+    message = bench.message("t", b"x", {"UNIQ_KEY": "other"}, sys_flag=SysFlag.TRANSACTION_COMMIT)
+    bench.log.append(message)
+
+    resolved = place.restart().resolved
+
+    assert list(resolved.open_halves()) == [0]
+
+
+@pytest.mark.parametrize("body", [b"nonsense", b"0,x,", b"\xff"])
+async def test_an_op_record_that_cannot_be_read_is_passed_over(place: Place, body: bytes) -> None:
+    bench = place.bench
+    bench.lead()
+    bench.half("A")
+    half = bench.half("B")
+    bench.log.append(op_message(body, HOST, 0))
+    bench.log.append(op_message(b"1", HOST, 0))  # of a release before 5.0
+
+    resolved = place.restart().resolved
+
+    assert list(resolved.open_halves()) == [0]
+    assert place.bench.end(half, "B", COMMIT).code == 1
+
+
+@pytest.mark.parametrize(
+    ("saved", "progress", "still_open"),
+    [((None, None), (0, 0), [1]), ((1, 1), (1, 1), [1]), ((2, 0), (2, 0), []), ((99, 99), (2, 1), [])],
+)
+async def test_reading_begins_at_the_progress_inside_of_the_queues(
+    place: Place, saved: tuple[int | None, int | None], progress: tuple[int, int], still_open: list[int]
+) -> None:
+    """A progress behind the end, whose file outlived the log, is taken for the end."""
+    bench = place.bench
+    bench.lead()
+    half = bench.half("A")
+    bench.half("B")
+    bench.end(half, "A", ROLLBACK)
+    await turn()
+
+    resolved = place.restart(*saved).resolved
+
+    assert (resolved.half_progress, resolved.op_progress) == progress
+    assert list(resolved.open_halves()) == still_open
+
+
+async def test_halves_that_come_meanwhile_are_known_and_counted(place: Place) -> None:
+    bench = place.bench
+    bench.store.start()
+    bench.half("before")  # a broker alone takes sends a moment before its services start
+    ends = bench.log.begin_loading()
+    bench.half("meanwhile")
+    loading = TransactionLoading(bench.store, bench.offsets, ends)
+    for _ in loading.steps():
+        pass
+    bench.log.loaded(loading.resolved, loading.topics)
+    bench.half("after")
+
+    assert list(loading.resolved.open_halves()) == [0, 1, 2]
+    assert bench.log.counts.topics["t"].open == 3
+
+
+async def test_final_records_are_found_in_every_file_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scan goes on from file to file, past the mark at the end of each."""
+    settings: dict[str, Any] = {"mapped_file_size_commit_log": 1 << 18, "max_message_size": 100_000}
+    bench = TransactionBench(tmp_path / "small", **settings)
+    bench.lead()
+    halves = [bench.half(f"K{number}") for number in range(4)]
+    await turn()
+    with monkeypatch.context() as killed:
+        killed.setattr(TransactionLog, "write_ops", lambda self: None)
+        for number in (1, 3):
+            for _ in range(4):
+                bench.log.append(bench.message("t", b"x" * 90_000, {"UNIQ_KEY": "plain"}))
+            bench.end(halves[number], f"K{number}", COMMIT)
+        await turn()
+    assert len(bench.store.log.files.files) >= 3
+    bench.log.stop()
+    loading = bench.lead()
+
+    assert loading.resolved.ops_to_write() == (1, 3)
+    assert list(loading.resolved.open_halves()) == [0, 2]
+    bench.close()
