@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import orjson
 import pytest
 
 from brokerset_protocol.codes import RequestCode
@@ -113,6 +114,28 @@ async def test_lite_topics_go_with_their_parent_and_after_their_time(setup: Setu
         assert deleted.code == 0
         assert not (queues / "%LMQ%$lasting$x").exists()
         assert "%LMQ%$lasting$x" not in broker.store.queues_table.light
+
+
+async def test_administrators_see_lite_topics(setup: Setup) -> None:
+    """200074 to 200076, with Java's refusals; subscriptions need POP, so there are none."""
+    async with setup.pair(**LMQ) as (_, client):
+        await client.create_topic("plain")
+        await client.create_topic("p", attributes="+message.type=LITE,+lite.topic.expiration=60")
+        for child in ("x", "y", "x"):
+            await client.send("p", b"-", properties={"__LITE_TOPIC": child})
+
+        broker = orjson.loads((await client.call(RequestCode.GET_BROKER_LITE_INFO)).body)
+        parent = orjson.loads((await client.call(RequestCode.GET_PARENT_TOPIC_INFO, topic="p")).body)
+        answer = await client.call(RequestCode.GET_LITE_TOPIC_INFO, parentTopic="p", liteTopic="x")
+        lite = orjson.loads(answer.body)
+
+        assert (broker["currentLmqNum"], broker["maxLmqNum"], broker["topicMeta"]) == (2, 20_000, {"p": 60})
+        assert (parent["ttl"], parent["lmqNum"], parent["liteTopicCount"]) == (60, 2, 2)
+        assert (lite["topicOffset"]["minOffset"], lite["topicOffset"]["maxOffset"]) == (0, 2)
+        assert lite["topicOffset"]["lastUpdateTimestamp"] > 1_600_000_000_000
+        for topic, code, remark in (("plain", 29, "type not match"), ("none", 17, "not exist")):
+            refused = await client.call(RequestCode.GET_PARENT_TOPIC_INFO, topic=topic)
+            assert (refused.code, remark in (refused.remark or "")) == (code, True)
 
 
 async def test_there_are_as_many_light_queues_as_are_allowed(setup: Setup) -> None:
