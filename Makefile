@@ -14,6 +14,7 @@ DISKS ?= 10
 INTEROP ?= core
 BENCH ?= small
 FAILOVERS ?= 5
+FAILOVER_RATE ?= 100
 FAILOVER_KINDS ?= killMaster,stopMaster,killBoth,hangSlave,switchover
 IMAGE ?= brokerset:dev
 IMAGE_SPARK ?= brokerset-spark:dev
@@ -148,8 +149,8 @@ network-cuts: setup  ## the network cut between each pair of parts of a set, bot
 disks: setup  ## brokers on disks that really fail or are full; needs root, loop devices and cc (DISKS=runs of each case)
 	python tests/faults/disks.py --runs $(DISKS)
 
-failover: setup  ## gaps and losses of faults under load (FAILOVERS=runs of each kind; FAILOVER_KINDS=a,b)
-	brokerset bench failover --runs $(FAILOVERS) --kinds $(FAILOVER_KINDS)
+failover: setup  ## gaps and losses of faults under load (FAILOVERS=runs of each kind; FAILOVER_KINDS=a,b; FAILOVER_RATE=transactions and timers a second)
+	brokerset bench failover --runs $(FAILOVERS) --kinds $(FAILOVER_KINDS) --transactions $(FAILOVER_RATE) --timers $(FAILOVER_RATE)
 
 sim: setup  ## seeded clusters on virtual time (SEEDS=number; from 1000 on with all processors), broken variants
 	@if [ $(SEEDS) -lt 1000 ]; then set -x; pytest -q -n $(WORKERS) --dist loadgroup tests/simulation --seeds $(SEEDS); \

@@ -29,6 +29,8 @@ OP_PROPERTIES: Final = encode_properties({Property.WAIT: "true", Property.TAGS: 
 OP_BODY_SIZE_MAX: Final = 4096
 """Bytes of the body of one op record (`transactionOpMsgMaxSize` of Java)."""
 
+_VALUE_END_BYTE: Final = ord(VALUE_END)
+
 _is_offset = re.compile(rb"[0-9]{1,19}").fullmatch
 _is_integer = re.compile(r"-?[0-9]{1,19}").fullmatch
 
@@ -302,12 +304,18 @@ def unique_key_of(half: Record) -> bytes:
 
 def _edit(raw: bytes, changes: Mapping[str, str | None]) -> bytes:
     """`raw` without the named properties, and those with a value behind the others."""
-    kept = []
-    for pair in raw.split(VALUE_END.encode()):
-        name, _, value = pair.partition(NAME_END.encode())
-        if name and value and name.decode("utf-8", "replace") not in changes:
-            kept.append(pair + VALUE_END.encode())
-    return b"".join(kept) + encode_properties({name: value for name, value in changes.items() if value})
+    if raw and raw[-1] != _VALUE_END_BYTE:
+        raw += VALUE_END.encode()
+    for name in changes:
+        needle = name.encode() + NAME_END.encode()
+        start = raw.find(needle)
+        while start >= 0:
+            if start == 0 or raw[start - 1] == _VALUE_END_BYTE:
+                raw = raw[:start] + raw[raw.index(VALUE_END.encode(), start) + 1 :]
+            else:
+                start += 1
+            start = raw.find(needle, start)
+    return raw + encode_properties({name: value for name, value in changes.items() if value})
 
 
 def _text(record: Record, name: str) -> str | None:

@@ -89,8 +89,9 @@ class TransactionProcessor:
             self._log.wait_for_resolved(partial(connection.serve_deferred, [command]))
             return DEFERRED
         half = self._log.read_half(header.commit_log_offset)
-        ending = None if half is None else resolved.ending_of(half)
-        newest = 0 if half is None or ending is not None else resolved.newest_copy(half)
+        ending, newest = (None, 0) if half is None else resolved.facts_of(half)
+        if half is not None and ending is not None:
+            ending = self._log.ending_in_store(half, ending)
         decision = decide_ending(
             header,
             HalfFacts(half=half, ending=ending, newest_copy=newest),
@@ -110,7 +111,7 @@ class TransactionProcessor:
                 return None
             case Commit():
                 assert half is not None, "a commit has a half"
-                self._check_topic(half)
+                self._check_topic(decision.final.topic)
                 try:
                     end = self._log.commit(half, decision.final)
                 except StoreRefused as refused:
@@ -122,9 +123,8 @@ class TransactionProcessor:
             case AlreadyDone():
                 return self._answer_with_ops(connection, command, self._log.when_ops_stored)
 
-    def _check_topic(self, half: Record) -> None:
+    def _check_topic(self, topic: str) -> None:
         """Raise `Rejected` if a commit could not be consumed: the checks go on, and then it is given up."""
-        topic, _ = target_of(half)
         if self._topics.get(topic) is None or topic in self._topics.going:
             raise Rejected(
                 ResponseCode.TOPIC_NOT_EXIST,

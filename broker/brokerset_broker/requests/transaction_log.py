@@ -15,11 +15,12 @@ from typing import Final
 import structlog
 
 from brokerset_broker.live_settings import LiveSettings
+from brokerset_broker.requests.stored_finals import ending_in_store
 from brokerset_broker.requests.transaction_counts import TransactionCounts
 from brokerset_broker.store.errors import StoreRefused
 from brokerset_broker.store.message_store import MessageStore
 from brokerset_broker.store.results import Appended
-from brokerset_broker.transactions.resolved import Resolved
+from brokerset_broker.transactions.resolved import Ending, Resolved
 from brokerset_formats.errors import FormatError
 from brokerset_formats.hosts import Host
 from brokerset_formats.lazy_dataclasses import dataclass
@@ -168,6 +169,38 @@ class TransactionLog:
             self._kept_topics[appended.queue_offset] = message.topic
         return appended
 
+    def send_plain_half(
+        self,
+        topic: str,
+        unique_key: bytes,
+        body: bytes,
+        properties: bytes,
+        *,
+        flag: int,
+        sys_flag: int,
+        born_timestamp: int,
+        born_host: bytes,
+        reconsume_times: int,
+    ) -> Appended | None:
+        """`send_half` of a message that has the half's properties already; None: take that way."""
+        resolved = self._resolved
+        if resolved is None or resolved.is_full:
+            return None
+        appended = self._store.append(
+            HALF_TOPIC,
+            HALF_QUEUE_ID,
+            body,
+            properties,
+            flag=flag,
+            sys_flag=sys_flag,
+            born_timestamp=born_timestamp,
+            born_host=born_host,
+            reconsume_times=reconsume_times,
+        )
+        resolved.half_begun(appended.queue_offset, appended.offset, unique_key, born_timestamp)
+        self.counts.begun(topic)
+        return appended
+
     def append_half(self, half: Message) -> Appended:
         """Store a half message, or a copy of one. Raises `StoreRefused`."""
         appended = self.append(half)
@@ -235,6 +268,10 @@ class TransactionLog:
         except FormatError:
             return None
         return record if record.offset == offset else None
+
+    def ending_in_store(self, half: Record, ending: Ending) -> Ending:
+        """More exactly how the transaction of a half ended, if the store has more to say."""
+        return ending_in_store(self._store, half, ending)
 
     # -- ends ---------------------------------------------------------------------------------------------
 

@@ -58,6 +58,8 @@ class RetentionDecision:
     delete: tuple[Segment, ...]
     refuse_writes: bool
     reason: str
+    forced: bool = False
+    """Whether the disk needs them gone, expired or not, and whoever still waits for what they have."""
 
 
 def decide_retention(
@@ -92,7 +94,7 @@ def decide_retention(
         reason = f"the disk is {used_percent} % full: expired segments go"
     else:
         reason = "expired segments go by request" if manual else "expired segments go at this hour"
-    return RetentionDecision(tuple(chosen), refuse, reason)
+    return RetentionDecision(tuple(chosen), refuse, reason, forced and rules.force)
 
 
 def used_percent(used_bytes: int, available_bytes: int) -> int:

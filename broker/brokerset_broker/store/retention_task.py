@@ -82,6 +82,8 @@ class RetentionTask:
         self._manual = False
         self.keep_from: Callable[[], int] | None = None
         """Tells from which offset on the log is needed, for instance by a snapshot; None: from nowhere."""
+        self.waiting_from: Callable[[], int] | None = None
+        """Tells from which offset on messages wait to be delivered; only a full disk goes over that."""
         self.after_delete: Callable[[], None] | None = None
         """Called when files of the log were deleted."""
 
@@ -119,7 +121,8 @@ class RetentionTask:
         self._on_disk_full(decision.refuse_writes)
         deleted = 0
         for segment in decision.delete:
-            if segment.first_offset + segment.size > self._needed_from():
+            end = segment.first_offset + segment.size
+            if end > self._needed_from() or (not decision.forced and end > self._waiting_from()):
                 break
             deleted += await self._delete(segment, decision.reason)
         if deleted:
@@ -132,6 +135,10 @@ class RetentionTask:
         """Files that reach behind this offset stay: what was received there is not in its queues yet."""
         end = self._log.max_offset
         return end if self.keep_from is None else min(end, self.keep_from())
+
+    def _waiting_from(self) -> int:
+        end = self._log.max_offset
+        return end if self.waiting_from is None else min(end, self.waiting_from())
 
     def _folder(self) -> Path:
         folder = self._log.files.folder

@@ -166,7 +166,7 @@ class SlotWalk:
     def outcomes(self) -> Iterator[Outcome]:
         """What to do with each message, oldest first; recalls themselves give nothing.
 
-        FormatError if the chain is damaged, with the position; `recovery.units_of_slot` needs no chain.
+        FormatError if the chain is damaged, with the position; `search` needs no chain.
         """
         return (outcome for outcome in self.steps() if outcome is not None)
 
@@ -187,6 +187,25 @@ class SlotWalk:
                 if not unit.deletes or unit.rolls:
                     yield self._outcome(unit)
 
+    def search(self, units: Callable[[], Iterator[tuple[int, TimerUnit]]]) -> Iterator[Outcome | None]:
+        """The same without the chain: `units` gives all units that may be in the slot, oldest first."""
+        for count, (_, unit) in enumerate(units()):
+            if unit.slot_ms == self._slot_ms:
+                self._note_recall(unit)
+            if count % PAUSE_UNITS == PAUSE_UNITS - 1:
+                yield None
+        for count, (_, unit) in enumerate(units()):
+            if unit.slot_ms == self._slot_ms and (not unit.deletes or unit.rolls):
+                yield self._outcome(unit)
+            elif count % PAUSE_UNITS == PAUSE_UNITS - 1:
+                yield None
+
+    def _note_recall(self, unit: TimerUnit) -> None:
+        if unit.deletes and not unit.rolls:
+            recall = self._message_of(unit)
+            if recall is not None and recall.delete_key:
+                self._keys.add(recall.delete_key)
+
     def _inspect(self) -> Iterator[None]:
         """Walk back once: the keys of recalls, and where pieces begin."""
         for count, (position, unit) in enumerate(self._chain(self.last_position)):
@@ -198,10 +217,7 @@ class SlotWalk:
                 self._count()
             if count % PAUSE_UNITS == PAUSE_UNITS - 1:
                 yield None
-            if unit.deletes and not unit.rolls:
-                recall = self._message_of(unit)
-                if recall is not None and recall.delete_key:
-                    self._keys.add(recall.delete_key)
+            self._note_recall(unit)
         self._count()
 
     def _chain(self, position: int) -> Iterator[tuple[int, TimerUnit]]:

@@ -6,7 +6,7 @@ it, take messages from `queue_offset` on. A slave also calls `take_back` before 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from brokerset_broker.timers.timer_log import TimerLog
@@ -89,14 +89,18 @@ def take_back(
     queue_offset: int,
     queue_offset_of: QueueOffsetOf,
     record_offset_min: int = 0,
+    units_max: int | None = None,
 ) -> int:
     """Undo all units of messages from `queue_offset` on, or whose record is gone; the new end of the log.
 
     Units are in the order of the queue, so the walk back ends at the first that stays. Units of records that
-    expired (before `record_offset_min`) stay.
+    expired (before `record_offset_min`) stay. With `units_max` it may end before: call it again with what it
+    returned until that stays the same.
     """
     position = log.before(end)
-    while position is not None:
+    count = 0
+    while position is not None and count != units_max:
+        count += 1
         unit = log.unit(position)
         if unit.offset < record_offset_min:
             break
@@ -107,14 +111,6 @@ def take_back(
         end = position
         position = log.before(position)
     return end
-
-
-def units_of_slot(log: TimerLog, slot_ms: int, end: int) -> Iterator[tuple[int, TimerUnit]]:
-    """All units of one slot with their positions, oldest first, for a slot whose chain is damaged.
-
-    It reads the whole log up to `end`.
-    """
-    return ((position, unit) for position, unit in log.units(log.begin, end) if unit.slot_ms == slot_ms)
 
 
 def _last_before(log: TimerLog, position: int) -> int:

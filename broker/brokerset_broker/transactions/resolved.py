@@ -149,7 +149,8 @@ class Resolved:
             return
         transaction = self._found_for(half)
         if transaction is None:
-            transaction = self._begun(half)
+            key = key_of(half)
+            transaction = self._begun(key, (key.unique_key, half.born_timestamp))
         elif transaction.ending is Ending.GIVEN_UP:
             transaction.ending, transaction.in_log = None, False  # resumed by an administrator
         transaction.copies[queue_offset] = half.offset
@@ -158,9 +159,15 @@ class Resolved:
         if transaction.ending is not None:
             self._without_op[queue_offset] = None
 
-    def _begun(self, half: Record) -> _Transaction:
-        key = key_of(half)
-        sent = (key.unique_key, half.born_timestamp)
+    def half_begun(self, queue_offset: int, offset: int, unique_key: bytes, born_timestamp: int) -> None:
+        """`half_stored` of a half that a producer has just sent: so it is no copy of another one."""
+        self._half_end = queue_offset + 1
+        transaction = self._begun(TransactionKey(queue_offset, unique_key), (unique_key, born_timestamp))
+        transaction.copies[queue_offset] = offset
+        self._at[queue_offset] = transaction
+        self._by_offset[offset] = queue_offset
+
+    def _begun(self, key: TransactionKey, sent: tuple[bytes, int]) -> _Transaction:
         transaction = self._transactions[key] = self._sent[sent] = _Transaction(sent, [key])
         ending = self._recent.pop(key, None)
         if ending is not None and ending is not Ending.GIVEN_UP:
@@ -353,6 +360,16 @@ class Resolved:
     def is_full(self) -> bool:
         """Whether new halves are to be refused (code 2), because too many are tracked."""
         return len(self._at) >= OPEN_MAX or len(self._done) >= RESOLVED_MAX
+
+    def facts_of(self, half: Record) -> tuple[Ending | None, int]:
+        """`ending_of` a half, and `newest_copy` if it is open (else 0), at once."""
+        key = key_of(half)
+        transaction = self._transactions.get(key)
+        if transaction is None:
+            return self._recent.get(key, Ending.OVER), 0
+        if transaction.ending is not None:
+            return transaction.ending, 0
+        return None, transaction.copies[max(transaction.copies)]
 
     def ending_of(self, half: Record) -> Ending | None:
         """How the transaction of a half ended; None while it is open."""

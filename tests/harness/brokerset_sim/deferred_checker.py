@@ -125,19 +125,21 @@ class DeferredChecker(LedgerChecker):
 
     def clock_set(self, node: LedgerNode) -> None:
         """The clock of a host was set a moment ago; `latest_ms` was called before."""
-        self.timers.clock_set(node.name, node.clock.now_ms())
+        self.timers.clock_set(node.clock.now_ms())
         self.timers.stepped[self._epoch(node)] = None
 
     # -- logs and roles -------------------------------------------------------------------------------
 
     def read_all(self) -> None:
         """Read what has become committed. Raises `Violation`."""
+        self.timers.now_ms = self.latest_ms()
         for node in self._world.nodes:
             if node.up and node.broker is not None:
                 self._feed(node.broker)
 
     def _examine(self, node: LedgerNode, broker: SimBroker) -> None:
         super()._examine(node, broker)
+        self.timers.now_ms = self.latest_ms()
         self._feed(broker)
 
     def _feed(self, broker: SimBroker) -> None:
@@ -154,6 +156,19 @@ class DeferredChecker(LedgerChecker):
         super()._role_taken(node, role)
         if node.broker is not None:
             self._progress(node, node.broker)
+
+    def _services_ended(self, node: LedgerNode, broker: SimBroker) -> None:
+        super()._services_ended(node, broker)
+        running = [
+            name
+            for name, runs in (
+                ("transactions", broker.transactions._task is not None),
+                ("timers", broker.timers._leads),
+            )
+            if runs
+        ]
+        if running:
+            raise Violation(SERVICES, f"{node.name} does not lead, and runs {running}")
 
     def _progress(self, node: LedgerNode, broker: SimBroker) -> None:
         self.read_all()

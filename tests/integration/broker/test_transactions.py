@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,24 @@ async def test_a_half_message_is_an_ordinary_record_of_the_half_topic_as_javas_i
         assert (found["REAL_TOPIC"], found["REAL_QID"]) == ("t", "2")
         assert found["__transactionId__"] == "K0"
         assert broker.transaction_log.counts.topics["t"].open == 1
+
+
+async def test_both_ways_of_storing_half_messages_store_the_same(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The short way of the standard clients, and the one that takes any message."""
+
+    async with pair(setup) as (_, client):
+        await client.create_topic("t")
+        given = {"KEYS": "k", "TAGS": "A", "größe": "ß"}
+        for patched in (False, True):
+            if patched:
+                monkeypatch.setattr("brokerset_broker.requests.send.is_plain_half", lambda *_: False)
+            await client.send_half("t", b"x", "K0", queue_id=2, properties=given, h=7, f=4, g=1_000)
+
+        first, second = setup.records(await client.pull(HALF_TOPIC, 0))
+        places: dict[str, Any] = {"queue_offset": 0, "offset": 0, "store_timestamp": 0}
+        assert replace(first, **places) == replace(second, **places)
 
 
 async def test_a_rolled_back_message_is_never_delivered_and_named_in_an_op_record(setup: Setup) -> None:
@@ -292,7 +311,8 @@ async def test_the_state_goes_on_over_a_restart(setup: Setup) -> None:
     async with pair(setup, **SOON) as (broker, client):
         await setup.until(lambda: broker.transaction_log.resolved is not None)
         assert broker.transaction_log.counts.topics["t"].open == 2
-        assert [(await client.end(halves[n], COMMIT)).code for n in (0, 1, 3)] == [1, 1, 1]
+        assert [(await client.end(halves[n], COMMIT)).code for n in (0, 1, 3)] == [0, 1, 0]
+        assert [(await client.end(halves[n], ROLLBACK)).code for n in (0, 1, 3)] == [1, 0, 1]
         asked = {(await client.asked()).fields["msgId"] for _ in range(2)}
         assert asked == {"K2", "K4"}
         assert broker.store.queue_max("t", 0) == 2

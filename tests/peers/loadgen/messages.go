@@ -232,14 +232,14 @@ func timers() result {
 	*deliver = (time.Now().UnixMilli()/timerPrecision + 1 + int64(*lead*1000)/timerPrecision) * timerPrecision
 	due := time.UnixMilli(*deliver)
 	put := send()
+	if time.Until(due) < timerMargin*time.Millisecond { // those put later were no timers
+		fail(fmt.Errorf("%d timers took %v of the %g s until they are due: give -lead or a smaller -count",
+			*count, put["seconds"], *lead))
+	}
 	acked, ok := put["acked"].(int64)
 	if put["ok"] != true || !ok {
 		fmt.Fprintf(os.Stderr, "loadgen: timers were not put: %v\n", put)
 		return result{"ok": false, "put": put}
-	}
-	if time.Until(due) < timerMargin*time.Millisecond {
-		fail(fmt.Errorf("%d timers took %.1f of the %.1f s until they are due: give -lead or a smaller -count",
-			acked, put["seconds"], *lead))
 	}
 	early := int64(0)
 	count, all := awaitVisible(acked, func(count int64, at time.Time) {

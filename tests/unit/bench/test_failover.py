@@ -119,6 +119,29 @@ def test_no_runs_have_no_figures() -> None:
     assert (figures["runs"], figures["p50Ms"], figures["problem"]) == (0, None, "it did not start")
 
 
+def test_a_run_in_a_network_of_its_own_has_the_same_loads() -> None:
+    """The command starts itself again for such kinds; nothing that was asked for is left out."""
+    wish = failover.Wish(
+        kinds=(), runs=2, rate=10, size=64, replicas=3, settings=("a=1",), port=None, keep=None,
+        transactions=7, timers=8,
+    )  # fmt: skip
+
+    arguments = wish.arguments(KINDS["cutMaster"])
+
+    assert {"--kinds=cutMaster", "--transactions=7", "--timers=8", "--set=a=1"} <= set(arguments)
+    load = wish.load(java=False)
+    assert (load.transactions, load.timers) == (7, 8)
+
+
+def test_brokers_ask_soon_where_transactions_run_unless_something_else_was_asked_for() -> None:
+    """What is given last counts; without transactions nothing is set."""
+    wish = failover.Wish((), 1, 10, 64, 3, ("transactionTimeOut=9000",), None, None, transactions=1)
+    folder_settings = [one for one in wish.broker_settings if one.startswith("transactionTimeOut")]
+
+    assert folder_settings == ["transactionTimeOut=2000", "transactionTimeOut=9000"]
+    assert failover.Wish((), 1, 10, 64, 3, (), None, None).broker_settings == ()
+
+
 def test_a_body_tells_its_number_and_no_two_are_alike() -> None:
     bodies = [body_of(number, 1024) for number in (0, 1, 10, 10**12)]
 

@@ -22,7 +22,7 @@ from brokerset_broker.requests.admission import Admission
 from brokerset_broker.services.timers.counts import TimerCounts
 from brokerset_broker.services.timers.files import TimerFiles
 from brokerset_broker.services.timers.recount import Recount
-from brokerset_broker.services.timers.work import TimerReader, TimerWork
+from brokerset_broker.services.timers.work import NO_OFFSET, TimerReader, TimerWork
 from brokerset_broker.store.errors import StoreRefused
 from brokerset_broker.store.message_store import MessageStore
 from brokerset_broker.timers.progress import Progress, TimerState
@@ -237,7 +237,18 @@ class TimerService:
         found = self._progress or self._files.saved_progress()
         if found is not None:
             return found
-        return Progress.of_java(self._files.checkpoint, self._clock.now_ms(), self.settings)
+        checkpoint, now_ms = self._files.checkpoint, self._clock.now_ms()
+        if checkpoint.last_read_ms <= 0:
+            return Progress.fresh(min(now_ms, self._first_store_ms(now_ms)), self.settings)
+        return Progress.of_java(checkpoint, now_ms, self.settings)
+
+    def _first_store_ms(self, default: int) -> int:
+        """When the oldest message was stored. After a crash before the first progress it may be due already;
+        its slot is read all the same, for it may be recalled by one that is behind it."""
+        store = self._store
+        unit = store.unit(TIMER_TOPIC, TIMER_QUEUE_ID, store.queue_min(TIMER_TOPIC, TIMER_QUEUE_ID))
+        record = None if unit is None else TimerReader(store).record(unit[0])
+        return default if record is None else record.store_timestamp
 
     def _open_files(self, queue_offset_max: int) -> Recovered:
         """In a thread: nobody else uses the files yet."""
@@ -272,15 +283,25 @@ class TimerService:
         self._records.clear()
         self._settled = work.state.progress
         self._recorded_changes = -1
+        while work.take_back():
+            pass
         work.lead()
         if self.on_progress is not None:
             self.on_progress()  # before anything is delivered: what only the file has is in the log then
 
     async def drain(self) -> None:
-        """Nothing is half done between two turns of the loop."""
+        """Deliver nothing any more, and undo what the group may not have, in small steps."""
+        self._stop_leading()
+        while self.work is not None and self.work.take_back():  # noqa: ASYNC110  # others get their turn
+            await asyncio.sleep(0)
 
     def stop(self) -> None:
-        """Deliver nothing any more until `start`, and forget what the group may not have."""
+        """Deliver nothing any more until `start`; the log may be truncated after this."""
+        self._stop_leading()
+        while self.work is not None and self.work.take_back():
+            pass
+
+    def _stop_leading(self) -> None:
         if not self._leads:
             return
         settled = self.settled()
@@ -322,7 +343,7 @@ class TimerService:
         if self.work is not None:
             self.work.follow(self.work.state.learned(progress))
             self._changed()
-            self._wake(0.0)
+            self._wake(0.0)  # it takes back, or goes on
         elif progress.queue_offset > 0 or self._has_files:
             self._open_wanted.set()
 
@@ -368,6 +389,12 @@ class TimerService:
     def metrics(self) -> TimerMetrics:
         """How many messages wait for which topic (GET_TIMER_METRICS)."""
         return self.counts.metrics(self._version)
+
+    def needed_from(self) -> int:
+        """From which offset of the commit log on messages wait; only a full disk deletes them."""
+        if self.work is not None:
+            return self.work.needed_from()
+        return 0 if self._has_files or self._queue_end > 0 else NO_OFFSET
 
     # -- queries ------------------------------------------------------------------------------------------
 
@@ -451,6 +478,8 @@ class TimerService:
         """One turn; seconds until the next one, `None` for when something comes."""
         if self._leads and self._admission.refuses_writes:
             return RETRY_SECONDS
+        if work.take_back():
+            return 0.0
         more = work.turn(TURN_SECONDS)
         if self._recount is not None and not self._recount.go_on():
             self._recount = None

@@ -6,6 +6,7 @@ Everything is decided by `brokerset_broker.timers`; here it is carried out, in t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Final, Protocol
 
 import structlog
@@ -50,8 +51,13 @@ STEPS_AT_ONCE: Final = 16
 SLOTS_AT_ONCE: Final = 8_192
 """Slots searched for the next one in use before the clock is asked again: half a millisecond."""
 
+TAKE_BACK_UNITS: Final = 256
+"""Units taken back before others get their turn."""
+
 OLDEST_AT_ONCE: Final = 256
 """Units that are passed at once in search of the oldest that waits."""
+
+NO_OFFSET: Final = 2**63 - 1
 
 _TOPIC_BYTES: Final = TIMER_TOPIC.encode()
 
@@ -164,6 +170,7 @@ class TimerWork:
         self._steps: Iterator[Outcome | None] = iter(())
         self._reading_ms = 0
         self._pending: Outcome | None = None
+        self._searches = False
         self._stop_enqueue = self._stop_dequeue = False
         self.oldest = files.log.begin
         """All units before this position of the log are in slots that have been read."""
@@ -184,12 +191,11 @@ class TimerWork:
         """Go on as a slave with a state that was demoted, or that has learned a progress."""
         self.state = state
         self._forget_walk()
-        self.take_back()
 
-    def take_back(self) -> None:
-        """Undo what only this broker, not its group, knows to be taken."""
+    def take_back(self) -> bool:
+        """Undo some of what only this broker, not its group, knows to be taken; whether there is more."""
         if not self.state.must_take_back:
-            return
+            return False
         wanted = self.state.progress.queue_offset
         files, end = self._files, self.state.log_position
         position = recovery.take_back(
@@ -199,8 +205,11 @@ class TimerWork:
             queue_offset=wanted,
             queue_offset_of=self._reader.queue_offset,
             record_offset_min=self._store.min_offset,
+            units_max=TAKE_BACK_UNITS,
         )
-        self._took_back(wanted, position)
+        is_done = position == end
+        self._took_back(wanted if is_done else self.state.queue_offset, position)
+        return not is_done
 
     def truncated(self, offset: int) -> None:
         """The commit log was truncated at `offset`: units of what is gone go, too."""
@@ -230,6 +239,15 @@ class TimerWork:
     @property
     def _queue_end(self) -> int:
         return self._store.queue_end(TIMER_TOPIC, TIMER_QUEUE_ID)
+
+    def needed_from(self) -> int:
+        """Offset in the commit log of the oldest record that waits; beyond all without one."""
+        needed = NO_OFFSET
+        with suppress(FormatError):
+            if self.waits and self.oldest >= self._files.log.begin:
+                needed = self._files.log.unit(self.oldest).offset
+        found = self._store.unit(TIMER_TOPIC, TIMER_QUEUE_ID, self.state.queue_offset)
+        return needed if found is None else min(needed, found[0])
 
     @property
     def waits(self) -> bool:
@@ -387,6 +405,7 @@ class TimerWork:
         )
         self._steps = self._walk.steps()
         self._pending = None
+        self._searches = False
 
     def _go_on(self) -> bool:
         assert self._walk is not None
@@ -395,6 +414,9 @@ class TimerWork:
                 self._pending = next(self._steps)
             except StopIteration:
                 self._end_walk(self._walk)
+                return True
+            except FormatError as error:
+                self._search(error)
                 return True
         outcome = self._pending
         if outcome is None:
@@ -406,6 +428,22 @@ class TimerWork:
             self.state = self.state.delivered(outcome.message.queue_offset, self._settings)
         self.changes += 1
         return True
+
+    def _search(self, error: FormatError) -> None:
+        """The chain of the slot is damaged: find its units in the log, which takes longer."""
+        log.error(
+            "the timer log is damaged" if self._searches else "the chain of a slot is damaged",
+            slot_ms=self._reading_ms,
+            reason=str(error),
+        )
+        if self._searches:  # what is behind the damage is lost
+            self._steps = iter(())
+            return
+        self._begin(NO_POSITION)
+        assert self._walk is not None
+        self._searches = True
+        begin, end = max(self.oldest, self._files.log.begin), self.state.log_position
+        self._steps = self._walk.search(lambda: self._files.log.units(begin, end))
 
     def _end_walk(self, walk: SlotWalk) -> None:
         if self._files.wheel.last_position(self._reading_ms) != walk.last_position:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 import pytest
 
 from brokerset_broker.timers.dequeue import (
@@ -190,3 +193,44 @@ def test_pieces_become_longer_before_there_are_too_many(monkeypatch: pytest.Monk
         chain = Chain([message(number) for number in range(count)])
         offsets = [outcome.message.queue_offset for outcome in chain.walk().outcomes() if outcome.message]
         assert offsets == list(range(count))
+
+
+def test_a_slot_whose_chain_is_damaged_is_found_in_the_log() -> None:
+    """All units of the log are searched: those of other slots count for nothing, recalls as ever."""
+    chain = Chain([message(0), message(1, recalls="k0"), message(2), message(3)], {1: 5})
+    other = replace(chain.unit(104), delay_ms=1005)
+
+    def units() -> Iterator[tuple[int, TimerUnit]]:
+        for position in (0, 52, 104, 156):
+            yield position, chain.unit(position)
+        yield 208, other
+
+    outcomes = [outcome for outcome in chain.walk().search(units) if outcome is not None]
+
+    assert [type(outcome) for outcome in outcomes] == [Drop, Deliver, Deliver]
+    assert [outcome.message for outcome in outcomes] == [chain.messages[n] for n in (0, 2, 3)]
+
+
+def test_a_long_walk_pauses_before_its_first_outcome() -> None:
+    """So that a slot of a million messages does not hold up the loop."""
+    walk = Chain([message(number) for number in range(3000)]).walk()
+
+    first = next(walk.steps())
+
+    assert first is None
+
+
+def test_units_before_the_begin_of_the_log_are_gone() -> None:
+    """Their records were deleted with them; the rest of the slot is delivered."""
+    chain = Chain([message(number) for number in range(5)])
+    walk = SlotWalk(
+        SLOT,
+        chain.last_position,
+        unit_at=chain.unit,
+        message_of=chain.message,
+        progress=NOTHING_DONE,
+        earlier_rolls=EarlierRolls(0),
+        begin_position=2 * 52,
+    )
+
+    assert [outcome.message for outcome in walk.outcomes()] == chain.messages[2:]

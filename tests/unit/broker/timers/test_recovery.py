@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerset_broker.timers.recovery import Recovered, recover, take_back, units_of_slot
+from brokerset_broker.timers.recovery import Recovered, recover, take_back
 from brokerset_broker.timers.settings import TimerSettings
 from brokerset_broker.timers.timer_log import TimerLog
 from brokerset_broker.timers.wheel import TimerWheel
@@ -163,10 +163,25 @@ def test_units_of_expired_records_stay_and_those_of_lost_ones_go() -> None:
     assert end == files.positions[4]
 
 
-def test_the_units_of_a_slot_are_found_without_its_chain() -> None:
-    files = filled(6)
+def test_taking_back_in_steps_ends_where_it_ends_at_once() -> None:
+    at_once, stepwise = filled(6), filled(6)
 
-    assert [position for position, _ in units_of_slot(files.log, SLOT, files.end)] == [0, 104, 238]
+    end = take_back(
+        at_once.wheel, at_once.log, at_once.end, queue_offset=1, queue_offset_of=lambda unit: unit.offset
+    )
+    before, found = -1, stepwise.end
+    while found != before:
+        before = found
+        found = take_back(
+            stepwise.wheel,
+            stepwise.log,
+            before,
+            queue_offset=1,
+            queue_offset_of=lambda unit: unit.offset,
+            units_max=2,
+        )
+
+    assert found == end < stepwise.end
 
 
 @pytest.mark.parametrize("archive", ["classic", "killed"])

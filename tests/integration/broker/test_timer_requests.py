@@ -1,0 +1,214 @@
+"""What clients are answered around timer messages: what cannot wait, recalls, and what Java's slaves ask."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import orjson
+import pytest
+
+from brokerset_broker.requests import send
+from brokerset_broker.requests.plain_timers import plain_timer
+from brokerset_formats.batches import BatchItem, encode_batch
+from brokerset_formats.properties import decode_properties, encode_properties
+from brokerset_formats.recall_handles import RecallHandle, decode_recall_handle
+from brokerset_formats.records import decode_record
+from brokerset_formats.timer_files import decode_timer_checkpoint
+from brokerset_protocol.commands import Command
+from brokerset_rig.local_servers import Client, Setup
+from brokerset_rig.moved_clock import MovedClock
+
+TOO_FAR = (
+    "timer message illegal, the delay time should not be bigger than the max delay 259200000ms; "
+    "or if set del msg, the delay time should be bigger than the current time"
+)
+
+
+@pytest.mark.parametrize(
+    ("settings", "properties", "answer"),
+    [
+        ({"timer_wheel_enable": False}, {"TIMER_DELAY_SEC": "1"},
+         (1, "accurate timer message is not enabled, timerWheelEnable is false")),
+        ({}, {"TIMER_DELAY_SEC": "259201"}, (13, TOO_FAR)),
+        ({}, {"TIMER_DELAY_MS": "soon"}, (13, TOO_FAR)),
+        ({}, {"TIMER_DELIVER_MS": "99999999999999999999"}, (13, TOO_FAR)),
+        ({}, {"TIMER_DELIVER_MS": "1", "TIMER_DEL_UNIQKEY": "U"}, (13, TOO_FAR)),
+    ],
+)  # fmt: skip
+async def test_what_cannot_wait_is_refused_in_javas_words_and_not_stored(
+    setup: Setup, settings: dict[str, Any], properties: dict[str, str], answer: tuple[int, str]
+) -> None:
+    async with setup.pair(**settings) as (broker, client):
+        await client.create_topic("t")
+        before = broker.store.max_offset
+        sent = await client.send("t", properties=properties)
+
+        assert (sent.code, sent.remark) == answer
+        assert broker.store.max_offset == before
+
+
+async def test_a_time_in_the_past_is_no_wait(setup: Setup) -> None:
+    """The message is stored at once, with its wish and without anything of the wheel."""
+    async with setup.pair() as (_, client):
+        await client.create_topic("t")
+        sent = await client.send("t", b"now", properties={"TIMER_DELIVER_MS": "1700000000000"})
+        record = setup.records(await client.pull("t", 0))[0]
+
+        assert (sent.code, "recallHandle" in sent.ext) == (0, False)
+        assert setup.properties(record)["TIMER_DELIVER_MS"] == "1700000000000"
+        assert "TIMER_OUT_MS" not in setup.properties(record)
+
+
+async def test_a_delay_level_wins_over_a_time(setup: Setup) -> None:
+    """As in Java: the times are taken away, and nothing comes into the wheel."""
+    async with setup.pair() as (broker, client):
+        await client.create_topic("t")
+        sent = await client.send("t", b"x", properties={"DELAY": "1", "TIMER_DELAY_SEC": "7200"})
+        record = (await client.wait_for("t"))[0]
+
+        assert (sent.code, "recallHandle" in sent.ext) == (0, False)
+        assert setup.properties(record)["DELAY"] == "1"
+        assert not any(name.startswith("TIMER_") for name in setup.properties(record))
+        assert broker.store.queue_end("rmq_sys_wheel_timer", 0) == 0
+
+
+async def test_a_full_slot_refuses(setup: Setup) -> None:
+    """From twice `timerCongestNumEachSlot` on, always."""
+    async with setup.pair(timer_congest_num_each_slot=1) as (broker, client):
+        await client.create_topic("t")
+        deliver = {"TIMER_DELIVER_MS": str(time.time_ns() // 1_000_000 + 3_600_000)}
+        first = [(await client.send("t", properties=deliver)).code for _ in range(2)]
+        await setup.until(lambda: broker.timers.counts.waiting() == {"t": 2})
+        refused = await client.send("t", properties=deliver)
+
+        assert first == [0, 0]
+        assert refused.code == 1
+        assert (refused.remark or "").startswith("timer message is under flow control")
+
+
+async def test_batches_and_ordered_subjects_have_no_times(setup: Setup) -> None:
+    """A batch is delivered as one, so a message of it with a time is refused by name."""
+    async with setup.pair() as (_, client):
+        await client.create_topic("t")
+        properties = encode_properties({"TIMER_DELAY_SEC": "5"})
+        body = encode_batch([BatchItem(0, b"a", b""), BatchItem(0, b"b", properties)])
+        answer = await client.call(
+            320, body, a="pg", b="t", c="TBW102", d=4, e=0, f=0, g=1, h=0, i="", j=0, k="false", m="true"
+        )
+
+        assert answer.code == 13
+        assert "TIMER_DELAY_SEC" in (answer.remark or "")
+
+
+async def test_a_message_whose_delivery_would_not_fit_is_refused_when_it_is_sent(setup: Setup) -> None:
+    """Delivery adds properties; a message that leaves no room for them could never be delivered."""
+    async with setup.pair() as (_, client):
+        await client.create_topic("t")
+        long = {"TIMER_DELAY_SEC": "5", "x": "y" * 32_500}
+        assert (await client.send("t", properties=long)).code == 13
+        assert (await client.send("t", properties={"x": "y" * 32_500})).code == 0
+
+
+async def test_a_timer_that_takes_the_short_way_is_stored_and_answered_as_by_the_long_one(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record of the wheel's topic is the same but for its place and times, and so is the answer."""
+    deliver = str(time.time_ns() // 1_000_000 + 3_600_000)
+    taken: list[str] = []
+
+    def plain(text: str) -> dict[str, str] | None:
+        wish = plain_timer(text)
+        taken.append(str(wish))
+        return wish
+
+    async with setup.pair() as (broker, client):
+        await client.create_topic("t")
+        found: list[tuple[Any, ...]] = []
+        for short in (plain, lambda _text: None):
+            monkeypatch.setattr(send, "plain_timer", short)
+            sent = await client.send(
+                "t", b"x", properties={"UNIQ_KEY": "U", "TIMER_DELIVER_MS": deliver, "a": "b", "WAIT": "true"}
+            )
+            unit = broker.store.unit("rmq_sys_wheel_timer", 0, len(found))
+            assert unit is not None
+            data = broker.store.read(unit[0])
+            assert data is not None
+            record = decode_record(data)
+            answer = {name: value for name, value in sent.ext.items() if name not in ("msgId", "queueOffset")}
+            found.append((
+                sent.code, answer, record.topic, record.queue_id, record.body, record.sys_flag, record.flag,
+                decode_properties(record.properties), unit[2],
+            ))  # fmt: skip
+
+        assert taken == [str({"TIMER_DELIVER_MS": deliver})]
+        assert found[0] == found[1]
+        assert found[0][7]["REAL_TOPIC"] == "t"
+
+
+async def recall(client: Client, handle: str, topic: str = "t") -> Command:
+    return await client.call(370, producerGroup="pg", topic=topic, recallHandle=handle)
+
+
+async def test_a_recalled_message_never_comes_and_others_do(setup: Setup) -> None:
+    clock = MovedClock()
+    async with (
+        setup.broker(clock=clock, recall_message_enable=True) as broker,
+        setup.client(broker) as client,
+    ):
+        await client.create_topic("t")
+        sent = [
+            await client.send("t", b"%d" % n, properties={"TIMER_DELAY_SEC": "3600", "UNIQ_KEY": f"U{n}"})
+            for n in range(3)
+        ]
+        handles = [reply.ext["recallHandle"] for reply in sent]
+        assert decode_recall_handle(handles[1]).message_id == "U1"
+        answer = await recall(client, handles[1])
+        assert (answer.code, answer.ext["msgId"], answer.ext["MSG_REGION"]) == (0, "U1", "DefaultRegion")
+        clock.moved_ms += 3_610_000
+        found: list[bytes] = []
+        while len(found) < 2:
+            found += [record.body for record in await client.wait_for("t", len(found))]
+        work = broker.timers.work
+        await setup.until(lambda: work is not None and not work.waits)
+
+        assert sorted(found) == [b"0", b"2"]
+        assert (await client.pull("t", 2)).code == 19
+        assert (await recall(client, handles[0])).code == 604, "its time is over"
+
+
+async def test_recalls_need_a_switch_and_a_handle_of_this_broker(setup: Setup) -> None:
+    """Off by default as in Java; a forged handle has a defined answer, and stores nothing."""
+    async with setup.pair() as (broker, client):
+        await client.create_topic("t")
+        sent = await client.send("t", properties={"TIMER_DELAY_SEC": "3600"})
+        handle = sent.ext["recallHandle"]
+        assert (await recall(client, handle)).code == 16
+        assert (await client.call(25, b"recallMessageEnable=true")).code == 0
+        end = broker.store.max_offset
+        late = RecallHandle("t", "broker-a", 1_700_000_000_000, "U").encode()
+        other = RecallHandle("t", "other", 4_000_000_000_000, "U").encode()
+
+        for forged in ("", "x", "djEg", late, other, handle[:-3] + "!!!"):
+            assert (await recall(client, forged)).code in (1, 604), forged
+        assert (await recall(client, handle, topic="nowhere")).code == 17
+        assert broker.store.max_offset == end
+        assert (await recall(client, handle)).code == 0
+
+
+async def test_slaves_of_java_learn_how_far_the_timers_are(setup: Setup) -> None:
+    """60: seven numbers; 61: the counts by topic."""
+    async with setup.pair() as (broker, client):
+        await client.create_topic("t")
+        empty = decode_timer_checkpoint((await client.call(60)).body)
+        for _ in range(2):
+            await client.send("t", properties={"TIMER_DELAY_SEC": "3600"})
+        await setup.until(lambda: broker.timers.counts.waiting() == {"t": 2})
+        found = await client.call(60)
+        counts = orjson.loads((await client.call(61)).body)
+        checkpoint = decode_timer_checkpoint(found.body)
+
+        assert (len(found.body), empty.master_queue_offset) == (56, 0)
+        assert (checkpoint.queue_offset, checkpoint.master_queue_offset) == (2, 2)
+        assert abs(checkpoint.last_read_ms - time.time_ns() // 1_000_000) < 5_000
+        assert counts["timingCount"]["t"]["count"] == 2
