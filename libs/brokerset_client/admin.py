@@ -23,6 +23,7 @@ from brokerset_formats.message_ids import decode_offset_id
 from brokerset_protocol import headers
 from brokerset_protocol.bodies import properties_text
 from brokerset_protocol.bodies.connections import ConsumerConnection, ConsumerRunningInfo, ProducerConnection
+from brokerset_protocol.bodies.metadata import topic_config
 from brokerset_protocol.bodies.queues import GroupList, KVTable, MessageQueue, ResetOffsetBody, TopicList
 from brokerset_protocol.bodies.registration import TopicConfigTable
 from brokerset_protocol.bodies.routes import ClusterInfo, TopicRouteData
@@ -122,7 +123,7 @@ class Admin(InstanceUser):
     async def topic_config(self, topic: str, address: str) -> TopicConfig:
         """GET_TOPIC_CONFIG (351): a topic as one broker has it."""
         answer = await self._ask(address, RequestCode.GET_TOPIC_CONFIG, headers.GetTopicConfig(topic=topic))
-        return readable(_topic_config, answer)
+        return readable(topic_config, answer)
 
     async def topic_route(self, topic: str) -> TopicRouteData:
         """Where the topic is. Raises `TopicNotFound`."""
@@ -479,16 +480,6 @@ class Admin(InstanceUser):
             body = await self._ask(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
             found |= readable(ResetOffsetBody.from_json, body).offset_table
         return dict(sorted(found.items()))
-
-
-def _topic_config(body: bytes) -> TopicConfig:
-    try:
-        fields = fastjson.loads(body)
-        if not isinstance(fields, dict):
-            raise FormatError("a topic that is no object")
-        return TopicConfig.from_json(fields)
-    except FormatError as error:
-        raise Rejected(ResponseCode.SYSTEM_ERROR, str(error)) from error
 
 
 def _group_config(body: bytes) -> SubscriptionGroupConfig:
