@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import yaml
 from generate.lists import entry
+from monitoring.message_panels import MESSAGES
 from monitoring.ordered_client_panels import ORDERED_CLIENTS
 from monitoring.ordered_panels import ORDERED
 from monitoring.panels import ALL as OTHERS
@@ -29,6 +30,7 @@ from brokerset_operator.resources.alerts import (
     OPERATOR_ALERTS,
     SET_ALERTS,
 )
+from brokerset_operator.resources.message_alerts import MESSAGE_ALERTS
 from brokerset_operator.resources.monitoring import (
     groups_of_all_sets,
     groups_of_clients,
@@ -40,7 +42,7 @@ from brokerset_operator.resources.ordered_alerts import (
     ORDERED_CONTROLLER_ALERTS,
 )
 
-ALL: Final = (*OTHERS, ORDERED, ORDERED_CLIENTS, STORE_JOBS)
+ALL: Final = (*OTHERS, MESSAGES, ORDERED, ORDERED_CLIENTS, STORE_JOBS)
 CHART: Final = Path("charts/brokerset")
 
 SCHEMA_VERSION: Final = 39
@@ -116,6 +118,7 @@ def _page() -> str:
     for title, alerts in (
         ("Controllers", CONTROLLER_ALERTS),
         ("Brokers", BROKER_ALERTS),
+        ("Transactions and timers", MESSAGE_ALERTS),
         ("Brokers in DLedger mode", DLEDGER_ALERTS),
         ("Ordered subjects", (*ORDERED_CONTROLLER_ALERTS, *ORDERED_BROKER_ALERTS)),
         ("Ordered clients", ORDERED_CLIENT_ALERTS),

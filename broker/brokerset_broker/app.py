@@ -289,11 +289,17 @@ class Broker:
     # -- queries of metrics and administration ----------------------------------------------------------
 
     def waiting_sends(self) -> int:
-        """Requests in flight that are not parked pulls: sends that wait for the disk or a replica."""
+        """Requests in flight that are neither parked pulls nor replies: sends that wait for the disk or a
+        replica."""
         server = self._server
         if server is None:
             return 0
-        return max(0, sum(c.in_flight for c in server.connections.values()) - len(self.parked_pulls))
+        others = len(self.parked_pulls) + self.waiting_replies()
+        return max(0, sum(c.in_flight for c in server.connections.values()) - others)
+
+    def waiting_replies(self) -> int:
+        """Replies of request-reply that are on their way to the clients that wait for them."""
+        return self._reply_messages.pushes if self._server is not None else 0
 
     def connection_count(self) -> int:
         """Open remoting connections."""
@@ -459,7 +465,6 @@ class Broker:
             admission=self.admission,
             is_subject=self.ordered.is_subject,
         )
-        self.store.retention.waiting_from = self.timers.needed_from
         self.light_queue_expiry = LightQueueExpiry(
             live=self.live,
             store=self.store,
@@ -467,6 +472,7 @@ class Broker:
             clock=clock,
             changes=lambda: self.part.changes,
         )
+        self.store.retention.waiting_from = self.timers.needed_from
         self.services = RoleServices(
             [self.delay, self.timers, self.reset_notices, self.transactions, self.light_queue_expiry]
         )
@@ -551,7 +557,7 @@ class Broker:
             live=live, log_of_transactions=self.transaction_log, topics=topics, ordered=self.ordered,
             admission=admission, clock=clock,
         )  # fmt: skip
-        reply_messages = ReplyProcessor(
+        self._reply_messages = ReplyProcessor(
             live=live, sends=self._send, store=store, producers=self.producers, admission=admission,
             stats=stats, clock=clock,
         )  # fmt: skip
@@ -630,7 +636,7 @@ class Broker:
         for processor in (
             self._send, pull, send_back, QueryProcessor(live=live, store=store), self._clients,
             self._lock_requests, offset_requests, admin, group_admin, topic_admin, subject_queues, claims,
-            ordered_send_back, reply_messages, end_transactions, timers,
+            ordered_send_back, self._reply_messages, end_transactions, timers,
         ):  # fmt: skip
             served.update(processor.handlers())
         return SignedRequests(refuse=self.settings.refuse_signed_requests).around(served)
@@ -787,7 +793,8 @@ class Broker:
 def _bound(host: str, port: int, setting: str = "listenPort") -> socket.socket:
     """A socket that has the port. Raises `PortTaken`."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # Without the protocol asyncio does not switch off the delay of small writes on what is accepted here.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:

@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 
 import structlog
 
@@ -49,44 +50,41 @@ class Listener:
         self.succeeded = 0
         self.failed = 0
         self.work = ConsumerWork(time.monotonic)
-        self._running: set[asyncio.Task[object] | None] = set()
-        self._quiet = asyncio.Event()
-        self._quiet.set()
+        self._running = 0
+        self._waiting: list[asyncio.Future[None]] = []
         self.tracer: Tracer | None = None
         """Gets a trace before and after each call, where its user wants some."""
 
+    def enter(self) -> None:
+        """The task that runs now calls the listener from here on: it does not wait for its own end."""
+        _caller.set(self)
+
     async def quiet(self) -> None:
-        """Until it does not run; the listener itself does not wait for its own end."""
-        if asyncio.current_task() not in self._running:
-            await self._quiet.wait()
+        """Until it does not run; who is called by it, or was started by it, does not wait."""
+        if _caller.get() is self:
+            return
+        while self._running:
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            await turn
 
     async def call(self, messages: Sequence[MessageView], topic: str) -> Later | None:
         """None if the messages are done, else when to try again. It counts for `topic`."""
         deliveries = [] if self.tracer is None else _deliveries(self.tracer, messages)
-        begun = time.monotonic()
+        begun = self.work.now()
         later, failure = await self.attempt(messages)
         if later is None:
             self.succeeded += len(messages)
         else:
             self.failed += len(messages)
-        self.work.consumed(topic, len(messages), time.monotonic() - begun, failed=later is not None)
+        self.work.consumed(topic, len(messages), begun, failed=later is not None)
         if self.tracer is not None and deliveries:
             self.tracer.consumed(deliveries, _outcome(later, failure))
         return later
 
     async def attempt(self, messages: Sequence[MessageView]) -> tuple[Later | None, BaseException | None]:
         """As `call`, uncounted, with the exception by which the listener ended, if it did."""
-        task = asyncio.current_task()
-        self._running.add(task)
-        self._quiet.clear()
-        try:
-            return await self._run(messages)
-        finally:
-            self._running.discard(task)
-            if not self._running:
-                self._quiet.set()
-
-    async def _run(self, messages: Sequence[MessageView]) -> tuple[Later | None, BaseException | None]:
+        self._running += 1
         try:
             async with asyncio.timeout(self._timeout):
                 if self._single is not None:
@@ -107,9 +105,23 @@ class Listener:
         except Exception as error:  # the edge of the application: its failures are an expected outcome
             log.error("listener failed", message=str(messages[0]), exc_info=error)
             return LATER, error
+        finally:
+            self._running -= 1
+            if self._waiting and not self._running:
+                self._wake()
         if verdict is None or verdict is ConsumeStatus.SUCCESS:
             return None, None
         return (verdict if isinstance(verdict, Later) else LATER), None
+
+    def _wake(self) -> None:
+        for turn in self._waiting:
+            if not turn.done():
+                turn.set_result(None)
+        self._waiting.clear()
+
+
+_caller: ContextVar[Listener | None] = ContextVar("caller", default=None)
+"""The listener that the running task calls, or was called by."""
 
 
 def _deliveries(tracer: Tracer, messages: Sequence[MessageView]) -> list[DeliveryTrace]:
@@ -196,6 +208,7 @@ class ConcurrentWork:
                 return
 
     async def _work(self) -> None:
+        self._listener.enter()
         handled = 0
         while True:
             while not self._ready or self._stopping:
@@ -276,6 +289,7 @@ class OrderlyWork:
 
     async def handle(self, assigned: AssignedQueue) -> None:
         """Handle one queue until it is stopped. The message that runs then is finished first."""
+        self._listener.enter()
         handled = 0
         while not assigned.stopping:
             if assigned.suspended:

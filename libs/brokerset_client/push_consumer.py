@@ -333,6 +333,7 @@ class PushConsumer(InstanceUser):
     async def consume_directly(self, message: MessageView) -> ConsumeMessageDirectlyResult:
         """Hand one message to the listener, outside of any queue."""
         begun = self.instance.clock.now_ms()
+        self.listener.enter()
         later, failure = await self.listener.attempt([message])
         result = ConsumeResult.CR_SUCCESS if later is None else ConsumeResult.CR_LATER
         return ConsumeMessageDirectlyResult(

@@ -359,8 +359,7 @@ class BrokerSettings:
     """Start once without the messages behind damage; what is truncated is kept next to the store (ours)."""
 
     accept_unserved_messages: bool = False
-    """Open a store of a Java broker with timer messages, half messages or POP check points, which stay
-    undelivered (ours)."""
+    """Open a store of a Java broker with half messages or POP check points, which stay undelivered (ours)."""
 
     file_reserved_time: int = number(72, low=1)
     """Hours that a commit log file is kept after its last change."""

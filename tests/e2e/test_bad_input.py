@@ -133,7 +133,6 @@ def test_an_unknown_request_code_is_named_in_the_answer(client: wire.Client) -> 
 @pytest.mark.parametrize(
     ("name", "ext", "code"),
     [
-        ("a timer message", "TIMER_DELAY_MS\x015000\x02", 13),
         ("a transaction of nobody", "TRAN_MSG\x01true\x02UNIQ_KEY\x01k\x02", 13),
         ("a transaction with a delay", "TRAN_MSG\x01true\x02PGROUP\x01g\x02DELAY\x013\x02", 13),
         ("a light queue", "INNER_MULTI_DISPATCH\x01%LMQ%a\x02", 13),

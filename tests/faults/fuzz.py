@@ -148,7 +148,7 @@ def main() -> int:
     options = parser.parse_args()
     print(f"fuzz: {options.frames} frames, seed {options.seed}", flush=True)
     settings = {"mappedFileSizeCommitLog": str(64 * 1024 * 1024), "mappedFileSizeConsumeQueue": "6000", "enableLmq": "true", "enableMultiDispatch": "true", "maxHashSlotNum": "10000",
-                "maxIndexNum": "40000"}  # fmt: skip
+                "maxIndexNum": "40000", "recallMessageEnable": "true"}  # fmt: skip
     with stack.Workspace("fuzz") as folder:
         ports = stack.free_ports(2, below=2)
         with (

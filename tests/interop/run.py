@@ -3,7 +3,9 @@
 Suites: `java` (verbs of the standard client, compared with the golden answers), `cpp`, `node`, `mqadmin`, `mqadmin-consumers`
 (commands about consumers that run, which a Java consumer answers), `ours-to-java` (our client
 against Java's servers), `mixed` (our broker with Java's name server and the other way round), `stores` (stores handed back and forth),
-`timer-stores` (timer messages that wait in a store while it goes from one make to the other), `migrated-stores` (stores that the job `migrate` made, under brokers of both makes), `controllers` (Java brokers under our controllers,
+`timer-stores` (timer messages that wait in a store while it goes from one make to the other),
+`transactions` (open transactions of a store that goes from a Java broker to ours and back),
+`migrated-stores` (stores that the job `migrate` made, under brokers of both makes), `controllers` (Java brokers under our controllers,
 our broker under Java's, volumes handed over), `replication` (groups of our brokers and Java's that copy each other's log, under
 controllers of both makes), `replication-clients` (Java's clients and mqadmin with a group of ours whose master changes), `switches` (many
 changes of the master under load), `mixed-groups` (the master goes to and fro between the makes under every mix of controllers and name
@@ -58,6 +60,7 @@ from brokerset_rig import (
     switch_parts,
     timer_stores,
     trace_suite,
+    transaction_stores,
     upgrade_parts,
 )
 from brokerset_rig.long_suites import INTEROP_LONG
@@ -309,6 +312,7 @@ SUITES: dict[str, Callable[[Outcome, str], None]] = {
     "mixed": suite_mixed,
     "timer-stores": lambda outcome, _: timer_stores.run(outcome.add),
     "stores": suite_stores,
+    "transactions": lambda outcome, size: transaction_stores.run(outcome.add),
     "migrated-stores": lambda outcome, size: migrated_stores.run(outcome.add, size),
     "controllers": lambda outcome, size: controller_parts.run(outcome.add, size),
     "replication": lambda outcome, size: replication_parts.run(outcome.add, size),

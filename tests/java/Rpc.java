@@ -77,5 +77,6 @@ public class Rpc {
         }
         pool.shutdown();
         pool.awaitTermination(120, TimeUnit.SECONDS);
+        Thread.sleep(1000); // brokers shall hear that the last replies were taken
     }
 }

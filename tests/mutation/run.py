@@ -13,17 +13,19 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.mutation.mutations_broker import BROKER
+from tests.mutation.mutations_client import CLIENT
 from tests.mutation.mutations_controller import CONTROLLER
 from tests.mutation.mutations_dledger import DLEDGER
 from tests.mutation.mutations_raft import RAFT
 from tests.mutation.mutations_replies import REPLIES
 from tests.mutation.mutations_resets import RESETS
+from tests.mutation.mutations_timers import TIMERS
 from tests.mutation.mutations_transactions import TRANSACTIONS
 from tests.mutation.table import Mutation, Seeds
 
 ROOT = Path(__file__).resolve().parents[2]
 
-ALL = (*RAFT, *CONTROLLER, *BROKER, *DLEDGER, *REPLIES, *RESETS, *TRANSACTIONS)
+ALL = (*RAFT, *CONTROLLER, *BROKER, *DLEDGER, *REPLIES, *RESETS, *TRANSACTIONS, *TIMERS, *CLIENT)
 
 SECONDS_MAX = 240
 """For the test or the seeds of one mutation; longer counts as not noticed."""

@@ -106,7 +106,10 @@ class ConnectionCounts(Protocol):
     """What the server of the remoting protocol has to count."""
 
     def waiting_sends(self) -> int:
-        """Requests in flight that are not parked pulls."""
+        """Requests in flight that are neither parked pulls nor replies."""
+
+    def waiting_replies(self) -> int:
+        """Replies on their way to clients."""
 
     def connection_count(self) -> int:
         """Open remoting connections."""
@@ -187,6 +190,7 @@ class BrokerCollector(Collector):
         )
         watermark.add_metric(self._values("send"), broker.connections.waiting_sends())
         watermark.add_metric(self._values("pull"), len(broker.parked_pulls))
+        watermark.add_metric(self._values("reply"), broker.connections.waiting_replies())
         yield watermark
         yield from self._own_state()
 

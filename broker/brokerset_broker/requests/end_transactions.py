@@ -90,6 +90,8 @@ class TransactionProcessor:
             return DEFERRED
         half = self._log.read_half(header.commit_log_offset)
         ending, newest = (None, 0) if half is None else resolved.facts_of(half)
+        if half is not None and ending is not None:
+            ending = self._log.ending_in_store(half, ending)
         decision = decide_ending(
             header,
             HalfFacts(half=half, ending=ending, newest_copy=newest),

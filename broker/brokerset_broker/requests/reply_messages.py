@@ -209,7 +209,7 @@ class ReplyProcessor:
             return f"reply message properties[{Property.REPLY_TO_CLIENT}] is null"
         channel = self._producers.channel_of(client_id)
         if channel is None:
-            return f"push reply message fail, channel of <{client_id}> not found."
+            return _not_found(client_id)
         now_ms = self._clock.now_ms()
         pushed = encode_properties({**properties, Property.PUSH_REPLY_TIME: str(now_ms)}).decode()
         size = len(body) + len(pushed)
@@ -243,7 +243,9 @@ class ReplyProcessor:
         self.push_bytes += push.size
         try:
             answer = await push.channel.call(push.command, PUSH_SECONDS)
-        except (ConnectionClosed, RequestTimeout, LocalProtocolError) as error:
+        except ConnectionClosed:
+            return _not_found(push.client_id)  # it may be back soon, here or at another broker
+        except (RequestTimeout, LocalProtocolError) as error:
             reason = str(error)
         else:
             if answer.code == ResponseCode.SUCCESS:
@@ -328,3 +330,8 @@ class ReplyProcessor:
         return self._sends.replies.reply(
             command, code, failure, place.queue_id, place.queue_offset, place.ids, ""
         )
+
+
+def _not_found(client_id: str) -> str:
+    """Java's remark about a client that is not connected to this broker."""
+    return f"push reply message fail, channel of <{client_id}> not found."

@@ -25,6 +25,7 @@ from brokerset_broker.requests.message_types import (
 from brokerset_broker.requests.ordered_counters import OrderedCounters
 from brokerset_broker.requests.ordered_sends import OrderedSends
 from brokerset_broker.requests.plain_halves import half_properties, is_plain_half
+from brokerset_broker.requests.plain_timers import encoded, plain_timer
 from brokerset_broker.requests.replies import SendReplies
 from brokerset_broker.requests.request_classes import forwarded_peer, forwarding_fields, is_forwarded
 from brokerset_broker.requests.send_lane import SendLane
@@ -273,6 +274,10 @@ class SendProcessor:
                 reply = self._send_plain_half(connection, command, facts, queue_id, properties)
                 if reply is not None:
                     return reply
+            if self._timers is not None and "TIMER_" in properties:
+                reply = self._send_plain_timer(connection, command, facts, queue_id, properties)
+                if reply is not None:
+                    return reply
             return self._send_unusual(connection, command, facts, queue_id, properties)
         body = command.body
         properties, unique_id = with_end(properties)
@@ -482,6 +487,54 @@ class SendProcessor:
             self.replies.message_id(appended.offset),
             unique_id,
             wait=waits(text),
+        )
+
+    def _send_plain_timer(
+        self, connection: Connection, command: Command, facts: TopicFacts, queue_id: int, text: str
+    ) -> Reply:
+        """A timer message as the standard clients send it; None for any other, of which nothing is stored."""
+        timers, (text, unique_id) = self._timers, with_end(text)
+        topic, _, _, sys_flag, flag, born_timestamp, reconsume_times, _ = self.read(command.ext)
+        if timers is None or facts.is_special or sys_flag & ~PLAIN_BITS or not unique_id:
+            return None
+        wish = plain_timer(text)
+        if wish is None:
+            return None
+        timed = timers.put_aside(topic, queue_id, wish)
+        if not isinstance(timed, PutAside):
+            return None
+        raw = f"{text}{self.suffix}{encoded(timed.changes)}".encode()
+        if not 0 < len(command.body) <= self.body_max or (
+            len(raw) > self.properties_max - DELIVERY_PROPERTIES_SIZE
+        ):
+            raise illegal_message(self.body_max)
+        try:
+            appended = self._append(
+                timed.topic,
+                timed.queue_id,
+                command.body,
+                raw,
+                flag=flag,
+                sys_flag=sys_flag,
+                born_timestamp=born_timestamp,
+                born_host=born_host(connection, command.ext, in_group=self._in_group),
+                reconsume_times=reconsume_times,
+            )
+        except StoreRefused as refused:
+            self._stats.put_failed += 1
+            raise refusal(refused, self.body_max) from None
+        self._stats.put(topic, 1, appended.size)
+        self._traffic.of_topic(topic, "delay").add(1, appended.size)
+        return self._acknowledge(
+            connection,
+            command,
+            appended.end,
+            queue_id,
+            appended.queue_offset,
+            self.replies.message_id(appended.offset),
+            unique_id,
+            wait=waits(text),
+            handle=recall_handle(topic, timed.out_ms, self._broker_name, unique_id),
         )
 
     def _check_half(self, properties: dict[str, str]) -> None:

@@ -15,11 +15,12 @@ from typing import Final
 import structlog
 
 from brokerset_broker.live_settings import LiveSettings
+from brokerset_broker.requests.stored_finals import ending_in_store
 from brokerset_broker.requests.transaction_counts import TransactionCounts
 from brokerset_broker.store.errors import StoreRefused
 from brokerset_broker.store.message_store import MessageStore
 from brokerset_broker.store.results import Appended
-from brokerset_broker.transactions.resolved import Resolved
+from brokerset_broker.transactions.resolved import Ending, Resolved
 from brokerset_formats.errors import FormatError
 from brokerset_formats.hosts import Host
 from brokerset_formats.lazy_dataclasses import dataclass
@@ -267,6 +268,10 @@ class TransactionLog:
         except FormatError:
             return None
         return record if record.offset == offset else None
+
+    def ending_in_store(self, half: Record, ending: Ending) -> Ending:
+        """More exactly how the transaction of a half ended, if the store has more to say."""
+        return ending_in_store(self._store, half, ending)
 
     # -- ends ---------------------------------------------------------------------------------------------
 

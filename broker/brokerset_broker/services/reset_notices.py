@@ -16,6 +16,7 @@ from typing import Final
 import structlog
 
 from brokerset_broker.live_settings import LiveSettings
+from brokerset_broker.tables.channels import Client
 from brokerset_broker.tables.consumers import ConsumerTable
 from brokerset_broker.tables.offsets import OffsetManager
 from brokerset_protocol import headers
@@ -33,6 +34,9 @@ log = structlog.get_logger(__name__)
 
 WAITING_MAX: Final = 10_000
 """Pairs of topic and group whose notices can wait; for further ones pulls alone count."""
+
+MEMBERS_AT_ONCE: Final = 50
+"""Members that are sent a notice in one turn of the loop."""
 
 Resets = Mapping[str, Mapping[int, int]]
 """Queue offsets by `topic@group` and queue id."""
@@ -109,10 +113,17 @@ class ResetNotices:
         ext = headers.ResetOffset(group=group, topic=topic, timestamp=-1, is_force=True).to_ext()
         plain, cpp = bodies(topic, self._live.current.broker_name, untaken)
         log.info("members are sent a reset that no pull took", group=group, topic=topic, offsets=untaken)
-        for client in entry.members.values():
+        self._notify(deque(entry.members.values()), ext, plain, cpp)
+
+    def _notify(self, clients: deque[Client], ext: Mapping[str, str], plain: bytes, cpp: bytes) -> None:
+        """Send to some members now, and to the others in later turns of the loop."""
+        for _ in range(min(len(clients), MEMBERS_AT_ONCE)):
+            client = clients.popleft()
             body = cpp if client.language == Language.CPP else plain
             client.channel.notify(Command(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, dict(ext), body))
             self.sent += 1
+        if clients and self._running:
+            asyncio.get_running_loop().call_soon(self._notify, clients, ext, plain, cpp)
 
 
 def bodies(topic: str, broker_name: str, queues: Mapping[int, int]) -> tuple[bytes, bytes]:

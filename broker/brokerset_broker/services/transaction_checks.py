@@ -225,6 +225,14 @@ class TransactionChecks:
         for topic, queue_offset in zip((HALF_TOPIC, OP_HALF_TOPIC), wanted, strict=True):
             self._offsets.commit(TRANSACTION_GROUP, topic, HALF_QUEUE_ID, queue_offset, BROKER)
 
+    async def _write_progress(self) -> None:
+        """Have the file say it soon: op records do not name copies below the progress any more, and a Java
+        broker that goes on with the store from an older one would ask about those again."""
+        try:
+            await self._offsets.saved()
+        except OSError as error:
+            log.error("the progress of transactions cannot be written", reason=str(error))
+
     async def _is_safe(self) -> bool:
         end = self._log.end
         done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -276,6 +284,7 @@ class TransactionChecks:
                         await asyncio.sleep(0)
                     case SaveProgress():
                         await self._save(step)
+                        await self._write_progress()
                 self._log.write_ops()  # before the progress passes what they name
                 step = steps.send(answer)
         except (StopIteration, _NotThereYet):

@@ -102,8 +102,12 @@ class Progress:
 
     def delivered(self, queue_offset: int, slot_end_ms: int) -> Progress:
         """Of the slot that is being read, all messages below `queue_offset` are done."""
-        part = Step(min(queue_offset, self.queue_offset), slot_end_ms)
-        return self._with((*self.steps[:-1], part), self.steps[-1])
+        steps, current = self.steps, self.steps[-1]
+        part = Step(min(queue_offset, current.queue_offset), slot_end_ms)
+        is_usual = len(steps) == 1 or (len(steps) == 2 and part.covers(steps[0]))
+        if is_usual and not self.roll_lag_ms and not current.covers(part):
+            return Progress((part, current))  # for each message of a slot; as `_with` would say
+        return self._with((*steps[:-1], part), current)
 
     def rewound(self, read_ms: int) -> Progress:
         """The clock was set back to `read_ms`: go on there, and know what is done behind it."""

@@ -20,6 +20,7 @@ from brokerset_operator.resources.alerts import (
     SET_ALERTS,
     Alert,
 )
+from brokerset_operator.resources.message_alerts import MESSAGE_ALERTS
 from brokerset_operator.resources.ordered_alerts import (
     ORDERED_BROKER_ALERTS,
     ORDERED_CLIENT_ALERTS,
@@ -92,7 +93,7 @@ def groups_of_set(
     both = rf"{name}-([0-9]+|controller)-[0-9]+" if has_controllers else brokers
     parts = [
         ("controllers", controllers, (*CONTROLLER_ALERTS, *ORDERED_CONTROLLER_ALERTS)),
-        ("brokers", brokers, (*BROKER_ALERTS, *ORDERED_BROKER_ALERTS)),
+        ("brokers", brokers, (*BROKER_ALERTS, *MESSAGE_ALERTS, *ORDERED_BROKER_ALERTS)),
         ("dledger", brokers, DLEDGER_ALERTS),
         ("pods", both, SET_ALERTS),
     ]
@@ -126,7 +127,7 @@ def groups_of_all_sets() -> list[dict[str, Any]]:
     """Rule groups about all sets whose samples have the label of `ANY_SET`."""
     parts = (
         ("controllers", (*CONTROLLER_ALERTS, *ORDERED_CONTROLLER_ALERTS)),
-        ("brokers", (*BROKER_ALERTS, *ORDERED_BROKER_ALERTS)),
+        ("brokers", (*BROKER_ALERTS, *MESSAGE_ALERTS, *ORDERED_BROKER_ALERTS)),
         ("dledger", DLEDGER_ALERTS),
         ("pods", SET_ALERTS),
     )

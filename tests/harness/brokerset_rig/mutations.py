@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from brokerset_formats.recall_handles import RecallHandle
 from brokerset_rig import wire
 
 GOLDEN = Path(__file__).parents[2] / "peers" / "golden" / "wire"
@@ -110,6 +111,9 @@ def _messages() -> list[Request]:
         Request(37, {**end, "commitOrRollback": "8"}), Request(37, {**end, "commitOrRollback": "12", "fromTransactionCheck": "true"}),
         Request(323, {"topic": "TRANS_CHECK_MAX_TIME_TOPIC", "msgId": "7F00000100002A9F0000000000000000"}),
         Request(370, {"topic": TOPIC, "recallHandle": "x"}),
+        Request(wire.SEND_V2, wire.send_ext(TOPIC, 0, "TIMER_DELAY_MS\x0150\x02"), b"timed"),
+        Request(wire.SEND_V2, wire.send_ext(TOPIC, 0, "TIMER_DELIVER_MS\x014102444800000\x02"), b"too far"),
+        Request(370, {"producerGroup": "p", "topic": TOPIC, "recallHandle": RecallHandle(TOPIC, "broker-a", 4_102_444_800_000, "AC1100").encode()}),
     ]  # fmt: skip
 
 
@@ -157,7 +161,7 @@ def _administration() -> list[Request]:
     by_group = {"consumerGroup": GROUP, "topic": TOPIC}
     return [
         Request(17, create), Request(18, {}, _body({"topicConfigList": [topic]})), Request(21, {}), Request(351, {"topic": TOPIC}),
-        Request(25, {}, b"fileReservedTime=48\nlongPollingEnable=true\n"), Request(26, {}), Request(28, {}), Request(43, {}), Request(45, {}),
+        Request(25, {}, b"fileReservedTime=48\nlongPollingEnable=true\n"), Request(26, {}), Request(28, {}), Request(43, {}), Request(45, {}), Request(60, {}), Request(61, {}),
         Request(200, {}, _body(group)), Request(225, {}, _body({"groupConfigList": [group]})), Request(201, {}), Request(352, {"group": GROUP}),
         Request(202, {"topic": TOPIC}), Request(203, {"consumerGroup": GROUP}), Request(204, {"producerGroup": "p"}), Request(328, {}),
         Request(207, {"groupName": GROUP, "cleanOffset": "true"}), Request(208, by_group), Request(215, {"topic": TOPIC}),

@@ -12,7 +12,7 @@ from typing import Final
 
 from brokerset_formats.properties import decode_properties
 from brokerset_protocol.codes import ResponseCode
-from brokerset_rig import stack
+from brokerset_rig import replicated_group, stack
 from brokerset_rig.local_servers import Client
 from brokerset_rig.store_reading import read_commit_log
 from brokerset_runtime.remoting import connect
@@ -27,6 +27,9 @@ DELAY_S: Final = 20
 """Longer than it takes to stop one broker and start the other."""
 
 SPREAD_S: Final = 8
+POLL_S: Final = 12
+"""Slaves of either make have asked how far the timers are by then."""
+
 WAIT_S: Final = 60
 LATE_MS_MAX: Final = 15_000
 
@@ -100,6 +103,8 @@ def _problems(store: Path, sent: Sent, twice_max: int) -> list[str]:
         if record.topic != TOPIC:
             continue
         body = record.body.decode()
+        if body not in sent.due_ms:
+            continue
         counts[body] += 1
         late_ms = record.store_timestamp - sent.due_ms[body]
         if late_ms < 0:
@@ -120,7 +125,38 @@ def _problems(store: Path, sent: Sent, twice_max: int) -> list[str]:
 
 
 def run(add: Add) -> None:
-    """Each make puts messages, the other goes on with them; once the first one is killed."""
+    """Each make puts messages, the other goes on with them, in one store and in a group of both."""
+    _stores(add)
+    _group(add)
+
+
+def _group(add: Add) -> None:
+    """The master goes from Java's broker to ours and back while messages wait."""
+    with replicated_group.group("timer-groups", 2) as found:
+        java = found.add("Java", SETTINGS)
+        ours = found.add("ours", SETTINGS)
+        for first, second in ((java, ours), (ours, java)):
+            began, sent = time.monotonic(), Sent()
+            found.wait_in_sync()
+            prefix = f"{first.make}-"
+            problems = asyncio.run(_put(f"127.0.0.1:{first.port}", prefix, sent))
+            time.sleep(POLL_S)
+            found.elect(second)
+            master, _ = found.master()
+            if master is not second:
+                problems.append(f"{master} leads")
+            before = _messages(second.server.folder)
+            asyncio.run(_until_delivered(f"127.0.0.1:{second.port}", before + len(sent.expected)))
+            problems += _problems(second.server.folder / "broker-0" / "store", sent, 0)
+            what = f"{COUNT} timer messages wait at {first.make}'s master, and {second.make}'s delivers them"
+            add(what, problems, time.monotonic() - began)
+
+
+def _messages(folder: Path) -> int:
+    return sum(each.record.topic == TOPIC for each in read_commit_log(folder / "broker-0" / "store"))
+
+
+def _stores(add: Add) -> None:
     makes = {"ours": stack.our_broker, "Java": stack.java_broker}
     for first, second, kills in (("Java", "ours", False), ("ours", "Java", False), ("Java", "ours", True)):
         began = time.monotonic()

@@ -159,6 +159,24 @@ async def test_a_name_server_that_comes_late_or_again_is_told(setup: Setup, tmp_
             await until(lambda: not broker.registrar.registered)
 
 
+async def test_small_answers_leave_without_a_delay(setup: Setup) -> None:
+    """Whatever the loop is, what the broker accepts has TCP_NODELAY: an answer behind another one would wait
+    40 ms for the client's acknowledgement otherwise."""
+    async with setup.broker() as broker:
+        connection = await connect(f"127.0.0.1:{broker.port}")
+        await until(lambda: broker.connection_count() == 1)
+        assert broker._server is not None
+
+        [accepted] = broker._server.connections.values()
+        transport = accepted._transport
+        assert transport is not None
+        option = transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+        assert option == 1
+        connection.close()
+        await connection.wait_closed()
+
+
 async def test_a_taken_port_is_told_before_the_store_is_touched(setup: Setup) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
@@ -330,6 +348,7 @@ async def test_metrics_show_what_happened(setup: Setup) -> None:
         assert value("rocketmq_consumer_lag_latency", **lag) >= 0
         assert value("rocketmq_broker_permission") == 6
         assert value("rocketmq_processor_watermark", processor="send") == 0
+        assert value("rocketmq_processor_watermark", processor="reply") == 0
         disk = {"storage_type": "local", "storage_medium": "disk"}
         assert value("rocketmq_storage_size", **disk) == broker.store.max_offset
         assert value("rocketmq_storage_message_reserve_time", **disk) >= 0

@@ -8,9 +8,12 @@ from typing import Any
 import orjson
 import pytest
 
+from brokerset_broker.requests import send
+from brokerset_broker.requests.plain_timers import plain_timer
 from brokerset_formats.batches import BatchItem, encode_batch
-from brokerset_formats.properties import encode_properties
+from brokerset_formats.properties import decode_properties, encode_properties
 from brokerset_formats.recall_handles import RecallHandle, decode_recall_handle
+from brokerset_formats.records import decode_record
 from brokerset_formats.timer_files import decode_timer_checkpoint
 from brokerset_protocol.commands import Command
 from brokerset_rig.local_servers import Client, Setup
@@ -105,6 +108,42 @@ async def test_a_message_whose_delivery_would_not_fit_is_refused_when_it_is_sent
         long = {"TIMER_DELAY_SEC": "5", "x": "y" * 32_500}
         assert (await client.send("t", properties=long)).code == 13
         assert (await client.send("t", properties={"x": "y" * 32_500})).code == 0
+
+
+async def test_a_timer_that_takes_the_short_way_is_stored_and_answered_as_by_the_long_one(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record of the wheel's topic is the same but for its place and times, and so is the answer."""
+    deliver = str(time.time_ns() // 1_000_000 + 3_600_000)
+    taken: list[str] = []
+
+    def plain(text: str) -> dict[str, str] | None:
+        wish = plain_timer(text)
+        taken.append(str(wish))
+        return wish
+
+    async with setup.pair() as (broker, client):
+        await client.create_topic("t")
+        found: list[tuple[Any, ...]] = []
+        for short in (plain, lambda _text: None):
+            monkeypatch.setattr(send, "plain_timer", short)
+            sent = await client.send(
+                "t", b"x", properties={"UNIQ_KEY": "U", "TIMER_DELIVER_MS": deliver, "a": "b", "WAIT": "true"}
+            )
+            unit = broker.store.unit("rmq_sys_wheel_timer", 0, len(found))
+            assert unit is not None
+            data = broker.store.read(unit[0])
+            assert data is not None
+            record = decode_record(data)
+            answer = {name: value for name, value in sent.ext.items() if name not in ("msgId", "queueOffset")}
+            found.append((
+                sent.code, answer, record.topic, record.queue_id, record.body, record.sys_flag, record.flag,
+                decode_properties(record.properties), unit[2],
+            ))  # fmt: skip
+
+        assert taken == [str({"TIMER_DELIVER_MS": deliver})]
+        assert found[0] == found[1]
+        assert found[0][7]["REAL_TOPIC"] == "t"
 
 
 async def recall(client: Client, handle: str, topic: str = "t") -> Command:

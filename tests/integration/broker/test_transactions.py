@@ -311,7 +311,8 @@ async def test_the_state_goes_on_over_a_restart(setup: Setup) -> None:
     async with pair(setup, **SOON) as (broker, client):
         await setup.until(lambda: broker.transaction_log.resolved is not None)
         assert broker.transaction_log.counts.topics["t"].open == 2
-        assert [(await client.end(halves[n], COMMIT)).code for n in (0, 1, 3)] == [1, 1, 1]
+        assert [(await client.end(halves[n], COMMIT)).code for n in (0, 1, 3)] == [0, 1, 0]
+        assert [(await client.end(halves[n], ROLLBACK)).code for n in (0, 1, 3)] == [1, 0, 1]
         asked = {(await client.asked()).fields["msgId"] for _ in range(2)}
         assert asked == {"K2", "K4"}
         assert broker.store.queue_max("t", 0) == 2

@@ -258,13 +258,23 @@ class Client:
         )
 
     async def work(self) -> None:
-        """Send a message, read one, give one up; one more is sent than read, so that there is a lag."""
+        """Send a message, read one, give one up; one more is sent than read, so that there is a lag.
+
+        Two more wait for their time, one of them for long; of two transactions one is committed.
+        """
         for _ in range(2):
-            sent = await self.ask(
-                RequestCode.SEND_MESSAGE_V2, b"body",
-                a="p", b="t", c="TBW102", d=1, e=0, f=0, g=1, h=0, i="", j=0, k="false", l=0, m="false",
-            )  # fmt: skip
-            assert sent.code == 0, sent.remark
+            sent = await self.send("")
+        for timer in ("TIMER_DELAY_MS\x01300\x02", "TIMER_DELAY_SEC\x013600\x02"):
+            await self.send(timer)
+        half = "TRAN_MSG\x01true\x02PGROUP\x01p\x02"
+        await self.send(half, sys_flag=4)
+        begun = await self.send(half, sys_flag=4)
+        ended = await self.ask(
+            RequestCode.END_TRANSACTION, topic="t", producerGroup="p", commitOrRollback=8,
+            msgId=begun.ext["transactionId"], tranStateTableOffset=begun.ext["queueOffset"],
+            commitLogOffset=int(begun.ext["msgId"][-16:], 16),
+        )  # fmt: skip
+        assert ended.code == 0, ended.remark
         read = await self.ask(
             RequestCode.PULL_MESSAGE, consumerGroup="g", topic="t", queueId=0, queueOffset=self.offset,
             maxMsgNums=1, sysFlag=5, commitOffset=self.offset, suspendTimeoutMillis=0, subscription="*",
@@ -277,6 +287,16 @@ class Client:
             delayLevel=-1, originTopic="t",
         )  # fmt: skip
         assert given_up.code == 0, given_up.remark
+
+    async def send(self, properties: str, *, sys_flag: int = 0) -> Command:
+        """Send a message with these properties; the answer."""
+        self.sent += 1
+        answer = await self.ask(
+            RequestCode.SEND_MESSAGE_V2, b"body", a="p", b="t", c="TBW102", d=1, e=0, f=sys_flag, g=1, h=0,
+            i=properties, j=0, k="false", l=0, m="false",
+        )  # fmt: skip
+        assert answer.code == 0, answer.remark
+        return answer
 
 
 @contextlib.asynccontextmanager

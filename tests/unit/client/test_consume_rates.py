@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerset_client import consume_rates
-from brokerset_client.consume_rates import MINUTE, SLOTS, ConsumerWork, Window
+from brokerset_client.consume_rates import MINUTE_SLOTS, SLOT_SECONDS, ConsumerWork
 from brokerset_protocol.bodies.connections import ConsumeRates
+
+MINUTE = MINUTE_SLOTS * SLOT_SECONDS
 
 
 def test_rates_of_the_last_minute_and_failures_of_the_last_hour() -> None:
@@ -17,8 +19,8 @@ def test_rates_of_the_last_minute_and_failures_of_the_last_hour() -> None:
     work = ConsumerWork(lambda: now)
     work.pulled("t", 30, 0.010)
     work.pulled("t", 30, 0.030)
-    work.consumed("t", 4, 0.002, failed=False)
-    work.consumed("t", 2, 0.004, failed=True)
+    work.consumed("t", 4, now - 0.002, failed=False)
+    work.consumed("t", 2, now - 0.004, failed=True)
 
     rates = work.rates("t")
     assert rates.pull_rt == pytest.approx(20.0)
@@ -43,24 +45,27 @@ def test_unknown_forgotten_and_too_many_topics_have_no_rates(monkeypatch: pytest
     assert work.rates("u") == ConsumeRates()
     work.forget("t")
     assert work.rates("t") == ConsumeRates()
-    work.consumed("u", 1, 0.1, failed=False)
+    work.consumed("u", 1, 0.0, failed=False)
     assert work.rates("u").consume_ok_tps > 0
 
 
-@given(st.lists(st.tuples(st.floats(0, 30), st.integers(0, 9)), max_size=30))
-def test_a_window_has_all_of_the_newest_part_and_nothing_older_than_itself(
-    steps: list[tuple[float, int]],
+@given(st.lists(st.tuples(st.floats(0, 30), st.integers(0, 9), st.booleans()), max_size=30))
+def test_a_minute_has_all_of_its_newest_part_and_nothing_older_than_itself(
+    steps: list[tuple[float, int, bool]],
 ) -> None:
-    """Whatever the pauses, the sum lies between that of five sixths of the window and that of all of it."""
-    window, now, added = Window(MINUTE), 0.0, []
-    for pause, value in steps:
+    """Whatever the pauses, the sum lies between that of five sixths of the minute and that of all of it."""
+    now = 0.0
+    work = ConsumerWork(lambda: now)
+    added = []
+    for pause, messages, failed in steps:
         now += pause
-        window.add(now, value)
-        added.append((now, value))
+        work.consumed("t", messages, now, failed=failed)
+        added.append((now, messages, failed))
 
-    count, total = window.totals(now)
+    rates = work.rates("t")
 
-    surely = [value for at, value in added if at > now - MINUTE + MINUTE / SLOTS]
-    perhaps = [value for at, value in added if at > now - MINUTE]
-    assert sum(surely) <= total <= sum(perhaps)
-    assert len(surely) <= count <= len(perhaps)
+    done = [(at, messages) for at, messages, failed in added if not failed]
+    surely = sum(messages for at, messages in done if at > now - MINUTE + SLOT_SECONDS)
+    perhaps = sum(messages for at, messages in done if at > now - MINUTE)
+    assert surely - 0.001 <= rates.consume_ok_tps * MINUTE <= perhaps + 0.001
+    assert rates.consume_failed_msgs == sum(messages for _, messages, failed in added if failed)

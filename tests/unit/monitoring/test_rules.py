@@ -21,6 +21,7 @@ from brokerset_operator.resources.alerts import (
     OPERATOR_ALERTS,
     SET_ALERTS,
 )
+from brokerset_operator.resources.message_alerts import MESSAGE_ALERTS
 from brokerset_operator.resources.monitoring import groups_of_set
 from brokerset_operator.resources.ordered_alerts import (
     ORDERED_BROKER_ALERTS,
@@ -60,6 +61,7 @@ ALERTS = (
     *BROKER_ALERTS,
     *DLEDGER_ALERTS,
     *ORDERED_CONTROLLER_ALERTS,
+    *MESSAGE_ALERTS,
     *ORDERED_BROKER_ALERTS,
     *ORDERED_CLIENT_ALERTS,
     *SET_ALERTS,

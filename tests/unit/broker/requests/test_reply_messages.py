@@ -170,7 +170,6 @@ async def test_a_reply_to_nobody_is_refused_and_stored(bench: ReplyBench) -> Non
     "change",
     [
         lambda channel: setattr(channel, "code", 1),
-        lambda channel: setattr(channel, "error", ConnectionClosed("gone")),
         lambda channel: setattr(channel, "error", RequestTimeout("silent")),
     ],
 )
@@ -185,6 +184,16 @@ async def test_a_client_that_does_not_take_a_reply_is_named(
     assert answer.code == 1
     assert (answer.remark or "").startswith("push reply message to client-1fail.")
     assert len(bench.store.stored) == 1
+    assert (bench.replies.pushes, bench.replies.push_bytes) == (0, 0)
+
+
+async def test_a_client_that_goes_while_it_gets_a_reply_counts_as_not_found(bench: ReplyBench) -> None:
+    """So the reply is tried again, also at other brokers: the client may be back by then."""
+    bench.channel.error = ConnectionClosed("gone")
+
+    answer = await bench.reply()
+
+    assert (answer.code, answer.remark) == (1, "push reply message fail, channel of <client-1> not found.")
     assert (bench.replies.pushes, bench.replies.push_bytes) == (0, 0)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from brokerset_broker.live_settings import LiveSettings
+from brokerset_broker.services import reset_notices
 from brokerset_broker.services.reset_notices import ResetNotices
 from brokerset_broker.tables.consumers import ConsumerTable
 from brokerset_broker.tables.offsets import OffsetManager
@@ -132,6 +133,7 @@ async def test_whom_the_broker_s_offset_does_not_concern_is_sent_nothing(
     """Members that broadcast keep offsets of their own, pull consumers move by themselves."""
     world.service.start()
     line = world.member(model=model, kind=kind)
+    world.offsets.put_resets({"t@g": {0: 5}})
 
     world.service._send("t@g", {0: 5})
 
@@ -147,6 +149,23 @@ async def test_a_new_master_sends_what_waited_at_the_old_one(world: World) -> No
     await asyncio.wait_for(line.arrived.wait(), 5)
 
     assert len(line.got) == 1
+
+
+async def test_a_large_group_is_sent_notices_in_several_turns(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One turn of the loop serves some members only, and each gets one notice."""
+    monkeypatch.setattr(reset_notices, "MEMBERS_AT_ONCE", 2)
+    world.service.start()
+    lines = [world.member() for _ in range(5)]
+
+    world.offsets.put_resets({"t@g": {0: 5}})
+    world.service._send("t@g", {0: 5})
+    at_once = sum(len(line.got) for line in lines)
+    await asyncio.wait_for(asyncio.gather(*(line.arrived.wait() for line in lines)), 5)
+
+    assert at_once == 2
+    assert [len(line.got) for line in lines] == [1] * 5
 
 
 async def test_nothing_is_sent_after_the_role_ended(world: World) -> None:

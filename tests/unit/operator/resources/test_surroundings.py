@@ -16,6 +16,7 @@ from brokerset_operator.resources.alerts import (
     DLEDGER_ALERTS,
     SET_ALERTS,
 )
+from brokerset_operator.resources.message_alerts import MESSAGE_ALERTS
 from brokerset_operator.resources.ordered_alerts import ORDERED_BROKER_ALERTS, ORDERED_CONTROLLER_ALERTS
 
 
@@ -163,6 +164,7 @@ def test_every_alert_looks_at_one_set_and_has_a_runbook() -> None:
         *CONTROLLER_ALERTS,
         *ORDERED_CONTROLLER_ALERTS,
         *BROKER_ALERTS,
+        *MESSAGE_ALERTS,
         *ORDERED_BROKER_ALERTS,
         *DLEDGER_ALERTS,
         *SET_ALERTS,

@@ -1,0 +1,175 @@
+"""Timer messages over changes of the master: never lost, at most once more, whoever knew what."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from brokerset_rig.timer_replicas import TimerReplica
+from brokerset_runtime.clock import ManualClock
+
+START_MS = 1_795_251_847_000
+
+
+class Group:
+    """Makes replicas in folders of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.clock = ManualClock(START_MS)
+        self.made: list[TimerReplica] = []
+
+    def make(self, name: str) -> TimerReplica:
+        replica = TimerReplica(self.folder / name, self.clock)
+        self.made.append(replica)
+        return replica
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[Group]:
+    found = Group(tmp_path)
+    yield found
+    for replica in found.made:
+        replica.crash()
+
+
+async def pair(group: Group) -> tuple[TimerReplica, TimerReplica]:
+    """A master with five messages that wait, of which a slave knows by the progress."""
+    master, slave = group.make("a"), group.make("b")
+    await slave.metadata.start_following()
+    await master.lead(1)
+    for number in range(5):
+        master.put(f"m{number}", 60 + number)
+    await master.settled()
+    master.record()
+    await master.copy_to(slave)
+    await slave.settled()
+    return master, slave
+
+
+async def test_a_slave_keeps_a_wheel_and_delivers_nothing(group: Group) -> None:
+    """It takes what the master has taken, and waits for the rest, though it has the messages."""
+    master, slave = await pair(group)
+    master.put("unknown", 60)
+    await master.copy_to(slave)
+    group.clock.advance(70_000)
+    await slave.settled()
+
+    assert (master.taken, slave.taken) == (6, 5)
+    assert slave.delivered() == Counter()
+
+
+async def test_the_next_master_delivers_what_the_last_one_did_not_tell(group: Group) -> None:
+    """What was delivered and recorded comes once; what was not recorded comes again; nothing is lost."""
+    master, slave = await pair(group)
+    group.clock.advance(62_500)
+    await master.settled()
+    master.record()
+    await master.copy_to(slave)
+    group.clock.advance(2_000)
+    await master.settled()
+    delivered_without_record = master.delivered()
+    master.crash()
+    await slave.lead(2)
+    await slave.settled()
+    group.clock.advance(10_000)
+    await slave.settled()
+
+    assert sum(delivered_without_record.values()) == 5
+    assert slave.delivered() == Counter({f"m{n}": 1 for n in range(5)})
+
+
+async def test_deliveries_that_were_replicated_without_their_record_come_once_more(group: Group) -> None:
+    master, slave = await pair(group)
+    group.clock.advance(70_000)
+    await master.settled()
+    await master.copy_to(slave)
+    master.crash()
+    await slave.lead(2)
+    await slave.settled()
+
+    assert slave.delivered() == Counter({f"m{n}": 2 for n in range(5)})
+
+
+async def test_a_master_that_is_deposed_takes_back_what_its_group_does_not_have(group: Group) -> None:
+    """Its wheel has no units of messages that the next master has not taken, or stored at all; so it can
+    follow, and lead again, and each message comes once."""
+    master, slave = await pair(group)
+    confirmed = master.log.max_offset
+    for number in range(5, 8):
+        master.put(f"m{number}", 60 + number)
+    await master.settled()
+    assert master.taken == 8
+    await master.stop_leading()
+    taken_after = master.taken
+    await master.truncate(confirmed)
+    await slave.lead(2)
+    slave.put("new", 60)
+    await slave.settled()
+    slave.record()
+    await slave.copy_to(master)
+    await master.settled()
+    await slave.stop_leading()
+    await master.lead(3)
+    group.clock.advance(100_000)
+    await master.settled()
+
+    assert (taken_after, master.taken) == (5, 6)
+    assert master.delivered() == Counter({"m0": 1, "m1": 1, "m2": 1, "m3": 1, "m4": 1, "new": 1})
+
+
+async def test_a_restarted_replica_goes_on_from_the_stamp(group: Group) -> None:
+    """Files and stamp have what was confirmed, and no more; then the log goes on."""
+    master, slave = await pair(group)
+    await slave.timers.persist()
+    await slave.metadata.write_stamp()
+    slave.crash()
+    group.clock.advance(61_500)
+    await master.settled()
+    master.record()
+    again = group.make("b")
+    await again.metadata.start_following()
+    await master.copy_to(again)
+    await again.settled()
+    master.crash()
+    await again.lead(2)
+    group.clock.advance(10_000)
+    await again.settled()
+
+    assert again.delivered() == Counter({f"m{n}": 1 for n in range(5)})
+
+
+async def test_a_new_replica_has_everything_from_the_log(group: Group) -> None:
+    """Wheel and log are made from the messages, the progress from the records."""
+    master, _ = await pair(group)
+    group.clock.advance(62_500)
+    await master.settled()
+    master.record()
+    late = group.make("c")
+    await late.metadata.start_following()
+    await master.copy_to(late)
+    await late.settled()
+    master.crash()
+    await late.lead(2)
+    group.clock.advance(10_000)
+    await late.settled()
+
+    assert late.delivered() == Counter({f"m{n}": 1 for n in range(5)})
+
+
+async def test_what_java_slaves_are_told_is_confirmed(group: Group) -> None:
+    """60 never says of a delivery that is not confirmed that it was made."""
+    master, slave = await pair(group)
+    before = master.timers.checkpoint()
+    group.clock.advance(70_000)
+    await master.settled()
+    master.record()
+    unconfirmed = master.timers.checkpoint()
+    await master.copy_to(slave)
+    confirmed = master.timers.checkpoint()
+
+    assert unconfirmed.last_read_ms == before.last_read_ms
+    assert confirmed.last_read_ms > START_MS + 64_000
