@@ -134,6 +134,33 @@ async def test_a_question_waits_until_its_half_is_durable(bench: TransactionBenc
     assert bench.offsets.query(TRANSACTION_GROUP, HALF_TOPIC, 0) == 2
 
 
+async def test_a_pass_waits_when_many_questions_wait(
+    bench: TransactionBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sends wait for the same thing in the same list."""
+    monkeypatch.setattr(transaction_checks, "QUESTIONS_MAX", 3)
+    monkeypatch.setattr(transaction_checks, "UNSENT_PAUSE_SECONDS", 0)
+    bench.lead()
+    peer = register(bench, FakePeer())
+    for number in range(8):
+        bench.half(f"K{number}")
+    waiting: list[Callable[[PutStatus], None]] = []
+    bench.admission.when_durable = lambda _end, answer: waiting.append(answer)
+    running = asyncio.create_task(make_pass(bench))
+    most = 0
+    while not running.done():
+        most = max(most, len(waiting))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        for answer in waiting[:1]:
+            answer(PutStatus.PUT_OK)
+        del waiting[:1]
+    await running
+
+    assert most == 3
+    assert len(peer.asked) == 8
+
+
 async def test_the_progress_keeps_up_without_checks(bench: TransactionBench) -> None:
     """It stops at what is open, and never passes an end that no op record names."""
     bench.lead()
