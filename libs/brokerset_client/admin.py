@@ -395,6 +395,30 @@ class Admin(InstanceUser):
             )
         return found[0]
 
+    async def resume_check(self, message_id: str) -> MessageView:
+        """Have a half message that was given up checked again, by the id of its broker or its producer.
+
+        Raises `RequestRefused` if no given-up message has the id, or its broker cannot resume it.
+        """
+        given_up = await self.message_by_id(names.CHECK_MAX_TIME_TOPIC, message_id)
+        owner = given_up.store_host.text
+        for data in (await self.cluster_info()).broker_addr_table.values():
+            if data.broker_name == given_up.broker_name or owner in data.broker_addrs.values():
+                master = data.master_address()
+                break
+        else:
+            master = None
+        if master is None:
+            raise RequestRefused(
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+                f"the group of {owner} has no master; try again later",
+            )
+        header = headers.ResumeCheckHalfMessage(
+            topic=names.CHECK_MAX_TIME_TOPIC, msg_id=given_up.offset_message_id
+        )
+        await self._ask(master, RequestCode.RESUME_CHECK_HALF_MESSAGE, header)
+        return given_up
+
     # -- name server ----------------------------------------------------------------------------------------
 
     async def kv_get(self, namespace: str, key: str) -> str | None:

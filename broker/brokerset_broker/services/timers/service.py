@@ -30,6 +30,7 @@ from brokerset_broker.timers.put_decision import TIMER_QUEUE_ID
 from brokerset_broker.timers.recovery import Recovered, recover
 from brokerset_broker.timers.settings import TimerSettings
 from brokerset_formats.config import DataVersion
+from brokerset_formats.errors import FormatError
 from brokerset_formats.names import TIMER_TOPIC
 from brokerset_formats.timer_files import TimerCheckpoint, TimerMetrics
 from brokerset_runtime.clock import Clock
@@ -256,14 +257,19 @@ class TimerService:
         files.open()
         if files.is_new:
             return Recovered(0, 0, None, False)
-        recovered = recover(
-            files.wheel,
-            files.log,
-            files.checkpoint,
-            queue_offset_max=queue_offset_max,
-            queue_offset_of=TimerReader(self._store).queue_offset,
-            record_offset_min=self._store.min_offset,
-        )
+        try:
+            recovered = recover(
+                files.wheel,
+                files.log,
+                files.checkpoint,
+                queue_offset_max=queue_offset_max,
+                queue_offset_of=TimerReader(self._store).queue_offset,
+                record_offset_min=self._store.min_offset,
+            )
+        except FormatError as error:
+            log.error("wheel and log of timer messages are damaged, and made again", reason=str(error))
+            files.start_over()
+            return Recovered(0, 0, None, False)
         files.truncate(recovered.log_end)
         return recovered
 
