@@ -166,7 +166,7 @@ class LightQueues:
             problem = f"a lite topic is named by the property {Property.LITE_TOPIC}"
         if problem is not None:
             raise _illegal(f"property {Property.INNER_MULTI_DISPATCH}: {problem}")
-        self.check_room(value.split(","))
+        self.check_room([name for name in value.split(",") if name])
 
     def check_room(self, queues: list[str]) -> None:
         """Raise `Rejected` if some of these are new, and there would be too many light queues."""
