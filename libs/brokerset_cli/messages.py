@@ -249,9 +249,9 @@ def send(
         show_sent(topic, sent)
         if ends is not None and transaction is not None:
             click.echo(ends_line(ends, STATES[transaction], STATES.get(check_answer or "")))
-    check_statuses(sent)
     if ends is not None:
         check_ends(ends)
+    check_statuses(sent)
 
 
 def made_bodies(count: int, size: int | None, text: str | None) -> Iterator[bytes]:

@@ -26,7 +26,7 @@ class Ends:
     """By what is known of the end."""
 
     problems: list[str] = field(default_factory=list)
-    """Why ends that were decided are not confirmed."""
+    """Which transactions are not known to have ended as asked for, and why."""
 
     unchecked: set[str] = field(default_factory=set)
     """Transactions that the broker has not asked for yet."""
@@ -106,7 +106,10 @@ class TransactionalSends:
         self.ends.counts[result.end.value] += 1
         if result.end is EndStatus.LEFT_TO_CHECK and result.transaction_id not in self.ends.early:
             self.ends.unchecked.add(result.transaction_id)
-        if result.problem is not None and self._state is not TransactionState.UNKNOWN:
+        if result.state is not self._state:
+            text = f"taken back, because it was stored less safely than asked for ({result.sent.status.name})"
+            self.ends.problems.append(f"{result.transaction_id}: {text}")
+        elif result.problem is not None and self._state is not TransactionState.UNKNOWN:
             self.ends.problems.append(f"{result.transaction_id}: {result.problem}")
         if not made.done():
             made.set_result(result.sent)
@@ -125,7 +128,9 @@ def ends_line(ends: Ends, state: TransactionState, answer: TransactionState | No
 def check_ends(ends: Ends) -> None:
     """End the command when a decided transaction is not known to have ended so."""
     if ends.problems:
+        count = counted(len(ends.problems), "transaction")
         raise CommandFailed(
-            f"{counted(len(ends.problems), 'end')} not confirmed, the first: {ends.problems[0]}",
-            "the broker asks for them again; `--transaction unknown --check-answer …` of this group answers",
+            f"{count} not ended as asked for, the first: {ends.problems[0]}",
+            "the broker asks for those that are open; `--transaction unknown --check-answer …` of this group "
+            "answers",
         )

@@ -6,7 +6,7 @@ Source: `DefaultMQProducerImpl.checkTransactionState`. Other than Java:
   message. Java answers for each copy, and a broker may then deliver two messages.
 * While the transaction's own work still runs in this process, the handler is not asked: it would find nothing
   stored yet and roll back what is about to be committed. The end of that work is the answer. What was decided
-  here is remembered where the end got no answer.
+  here is remembered: its end may be lost, or have crossed the check.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CHECKS_WAITING_MAX: Final = 2000
 
 
 DECIDED_MAX: Final = 10_000
-"""Decisions whose ends may be lost, and that are remembered for checks."""
+"""Decisions that are remembered for checks."""
 
 
 @dataclass(slots=True)
@@ -87,7 +87,7 @@ class TransactionChecks:
         self._known: dict[str, _Check] = {}
         """Checks that wait or run, by transaction id."""
         self._decided: dict[str, TransactionState] = {}
-        """What was decided here, where the broker may not have heard of it."""
+        """What was decided here."""
         self._waiting: deque[str] = deque()
         self._arrived = asyncio.Event()
         self._workers: list[asyncio.Task[object]] = []
@@ -115,7 +115,8 @@ class TransactionChecks:
         await asyncio.gather(*self._workers, return_exceptions=True)
 
     def remember(self, transaction_id: str, state: TransactionState) -> None:
-        """Answer checks of this transaction with `state`: its end may be lost. The oldest is forgotten."""
+        """Answer checks of this transaction with `state`: its end may be lost, or a check be on its way that
+        was sent before. The oldest is forgotten."""
         while len(self._decided) >= DECIDED_MAX:
             del self._decided[next(iter(self._decided))]
         self._decided[transaction_id] = state

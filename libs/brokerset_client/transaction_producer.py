@@ -59,6 +59,9 @@ OPEN_MAX: Final = 10_000
 ENDS_AT_ONCE: Final = 64
 """Ends of one transaction that wait for their answers at the same time."""
 
+_NOT_SAID: Final = HalfPosition(-1, -1)
+"""Place of a half message whose send is not answered yet."""
+
 _TRY_AGAIN: Final = PASSING_CODES | {ResponseCode.SLAVE_NOT_AVAILABLE}
 """Answers of a broker that does not lead now, and has done nothing."""
 
@@ -227,8 +230,15 @@ class TransactionProducer(Producer):
         sending = self._prepare(half)
         sending.sys_flag |= SysFlag.TRANSACTION_PREPARED
         self._aim(sending, queue, key if key is not None else message.sharding_key, choose)
-        sent = await (await self._begin(sending, timeout))
-        self._open[sent.message_id] = position_of(sent)
+        # A check may be read in the same turn as the answer: it must find the transaction open.
+        self._open[sending.message_id] = _NOT_SAID
+        try:
+            sent = await (await self._begin(sending, timeout))
+            if self._open.get(sending.message_id, _NOT_SAID) is _NOT_SAID:
+                self._open[sending.message_id] = position_of(sent)
+        except BaseException:
+            self._open.pop(sending.message_id, None)
+            raise
         return HalfMessage(message, sent)
 
     async def _end(
@@ -242,8 +252,8 @@ class TransactionProducer(Producer):
         except ClientError as error:
             status, problem = EndStatus.LEFT_TO_CHECK, str(error)
         finally:
-            position = self._open.pop(half.transaction_id)
-        if status is EndStatus.LEFT_TO_CHECK and state is not TransactionState.UNKNOWN:
+            position = self._open.pop(half.transaction_id, _NOT_SAID)
+        if status is not EndStatus.REFUSED and state is not TransactionState.UNKNOWN:
             self.checks.remember(half.transaction_id, state)
         self._trace_end(half, state, position)
         if problem is not None:
@@ -296,6 +306,8 @@ class _End:
             stop, problem = await self._attempt(fresh, deadline - loop.time())
             if stop is not None:
                 return stop, problem
+            if self._state is TransactionState.UNKNOWN:  # the broker asks anyway
+                return EndStatus.LEFT_TO_CHECK, problem
             failures += 1
             delay = self._producer.retry.backoff.delay_ms(failures) / 1000
             if loop.time() + delay >= deadline or not instance.is_running:
@@ -316,7 +328,7 @@ class _End:
             raise
         except ClientError as error:
             return None, str(error)
-        position = self._producer._open[self._half.transaction_id]
+        position = self._producer._open.get(self._half.transaction_id) or position_of(self._half.sent)
         command = end_command(
             group=self._producer.group,
             topic=queue.topic,

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.mutation.mutations_broker import BROKER
+from tests.mutation.mutations_client import CLIENT
 from tests.mutation.mutations_controller import CONTROLLER
 from tests.mutation.mutations_dledger import DLEDGER
 from tests.mutation.mutations_raft import RAFT
@@ -24,7 +25,7 @@ from tests.mutation.table import Mutation, Seeds
 
 ROOT = Path(__file__).resolve().parents[2]
 
-ALL = (*RAFT, *CONTROLLER, *BROKER, *DLEDGER, *REPLIES, *RESETS, *TRANSACTIONS, *TIMERS)
+ALL = (*RAFT, *CONTROLLER, *BROKER, *DLEDGER, *REPLIES, *RESETS, *TRANSACTIONS, *TIMERS, *CLIENT)
 
 SECONDS_MAX = 240
 """For the test or the seeds of one mutation; longer counts as not noticed."""

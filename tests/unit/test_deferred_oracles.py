@@ -381,7 +381,7 @@ class Timers:
 
     def __init__(self) -> None:
         self.oracle = TimerOracle(precision_ms=PRECISION_MS, noted_ms=NOTED_MS)
-        self.oracle.sent(TimedMessage("k", "t", 1, b"body", earliest_ms=2_000, delay_ms=1_000, host="h"))
+        self.oracle.sent(TimedMessage("k", "t", 1, b"body", earliest_ms=2_000, delay_ms=1_000))
         self.offset = 0
 
     def record(self, topic: str, **changes: object) -> None:
@@ -421,9 +421,9 @@ def _delivered_again_after_the_clock_was_set(log: Timers) -> None:
 
 
 def _clock_set_back_while_it_is_sent(log: Timers) -> None:
-    log.oracle.clock_set("h", 500)
+    log.oracle.clock_set(500)
     log.put()
-    log.oracle.clock_set("h", 100)
+    log.oracle.clock_set(100)
     log.deliver(1_510)
 
 
@@ -433,11 +433,26 @@ def _recalled(log: Timers) -> None:
     log.oracle.recall_acknowledged("k", 1_500)
 
 
+def _recalled_and_rolled_late(log: Timers) -> None:
+    _recalled(log)
+    log.record(WHEEL_TOPIC, store_ms=1_800, properties={"UNIQ_KEY": "k", "TIMER_ROLL_TIMES": "1"})
+    log.deliver()
+
+
 def _recalled_too_late(log: Timers) -> None:
     log.put()
     log.oracle.recall_asked("k")
     log.oracle.recall_acknowledged("k", 1_900)
     log.deliver()
+
+
+def _rolled_twice_without_a_slot(log: Timers) -> None:
+    properties = {"UNIQ_KEY": "k", "TIMER_ROLL_TIMES": "1"}
+    log.put()
+    log.record(WHEEL_TOPIC, properties=properties | {"TIMER_ENQUEUE_MS": str(2**63 - 1)})
+    log.record(WHEEL_TOPIC, properties=properties, epoch=2)
+    log.deliver(epoch=2)
+    log.deliver(epoch=2)
 
 
 def _refused_message(log: Timers) -> None:
@@ -452,7 +467,9 @@ def _refused_message(log: Timers) -> None:
         _delivered_again_after_the_clock_was_set,
         _clock_set_back_while_it_is_sent,
         _recalled,
+        _recalled_and_rolled_late,
         _recalled_too_late,
+        _rolled_twice_without_a_slot,
         _refused_message,
     ],
 )
@@ -506,6 +523,18 @@ def _recalled_after_it_was_delivered(log: Timers) -> None:
     log.oracle.recall_acknowledged("k", 1_500)
 
 
+def _recalled_with_a_roll_in_time(log: Timers) -> None:
+    _recalled(log)
+    log.record(WHEEL_TOPIC, store_ms=1_790, properties={"UNIQ_KEY": "k", "TIMER_ROLL_TIMES": "1"})
+    log.deliver()
+
+
+def _rolled_twice(log: Timers) -> None:
+    log.put()
+    for epoch in (1, 2):
+        log.record(WHEEL_TOPIC, properties={"UNIQ_KEY": "k", "TIMER_ROLL_TIMES": "1"}, epoch=epoch)
+
+
 def _recall_delivered(log: Timers) -> None:
     log.put()
     log.deliver(body=b"0", properties={"UNIQ_KEY": "k", "TIMER_DEL_UNIQKEY": "k"})
@@ -532,6 +561,8 @@ def _in_another_queue(log: Timers) -> None:
         (_not_stored, timers.LOST),
         (_recalled_and_delivered, timers.RECALLED),
         (_recalled_after_it_was_delivered, timers.RECALLED),
+        (_recalled_with_a_roll_in_time, timers.RECALLED),
+        (_rolled_twice, timers.ROLLED),
         (_recall_delivered, timers.RECALLED),
         (_refused_and_delivered, timers.REFUSED),
         (_in_another_queue, timers.WHOLE),

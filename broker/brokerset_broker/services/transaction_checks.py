@@ -119,7 +119,7 @@ class TransactionChecks:
         self._task: asyncio.Task[None] | None = None
         folder = live.current.store_path_root_dir / "config"
         self._file = ConfigFile(folder / "transactionMetrics", lambda: self.counts.table().encode)
-        self._saved = (0, 0)
+        self._saved: tuple[int, int] | None = None
         self._unasked: set[str] = set()
         self._asked: Channel | None = None
         self._given_up_before = 0
@@ -190,7 +190,8 @@ class TransactionChecks:
             log.critical("open transactions cannot be read from the store; it is tried again", exc_info=True)
             return False
         resolved = loading.resolved
-        self._saved = (resolved.half_progress, resolved.op_progress)
+        known = self._offsets.query(TRANSACTION_GROUP, HALF_TOPIC, HALF_QUEUE_ID) is not None
+        self._saved = (resolved.half_progress, resolved.op_progress) if known else None
         self._log.loaded(resolved, loading.topics)
         halves = len(loading.topics)
         if halves:
@@ -217,10 +218,13 @@ class TransactionChecks:
         await self._save(SaveProgress(resolved.half_progress, resolved.op_progress))
 
     async def _save(self, progress: SaveProgress) -> None:
-        """Save it when all that it stands for is as safe as messages; else the next one is for both."""
+        """Save it when all that it stands for is as safe as messages; else the next one is for both.
+
+        From the first half on, so that who drains a broker sees by the group's lag that something is open.
+        """
         wanted = (progress.half_progress, progress.op_progress)
-        if wanted == self._saved or not await self._is_safe():
-            return
+        if wanted == self._saved or not self._resolved().half_end or not await self._is_safe():
+            return  # without any transaction ever, there is no progress, as with Java
         self._saved = wanted
         for topic, queue_offset in zip((HALF_TOPIC, OP_HALF_TOPIC), wanted, strict=True):
             self._offsets.commit(TRANSACTION_GROUP, topic, HALF_QUEUE_ID, queue_offset, BROKER)

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from brokerset_sim.ledger_world import LedgerWorld
 
 FORGED: Final = "an end names its own half"
-DRIFT_MS: Final = 300
-"""Two clocks that are not set differ by less."""
+RUN_SECONDS_MAX: Final = 30
+"""No run is longer: so much clocks drift apart."""
 
 NOTED_MS: Final = 1_500
 """So long before the last record of an epoch a delivery is noted by its master: once a second, or later."""
@@ -34,7 +34,9 @@ class DeferredChecker(LedgerChecker):
     def __init__(self, world: LedgerWorld, plan: DeferredPlan) -> None:
         super().__init__(world)
         self.transactions = TransactionOracle(
-            check_max=CHECK_MAX, timeout_ms=CHECK_TIMEOUT_MS, skew_ms=DRIFT_MS + 2 * plan.clock_ms
+            check_max=CHECK_MAX,
+            timeout_ms=CHECK_TIMEOUT_MS,
+            skew_ms=10 + int(2_000 * plan.drift * RUN_SECONDS_MAX) + 2 * plan.clock_ms,
         )
         self.timers = TimerOracle(precision_ms=PRECISION_MS, noted_ms=NOTED_MS)
         self._fed = -1
@@ -125,19 +127,21 @@ class DeferredChecker(LedgerChecker):
 
     def clock_set(self, node: LedgerNode) -> None:
         """The clock of a host was set a moment ago; `latest_ms` was called before."""
-        self.timers.clock_set(node.name, node.clock.now_ms())
+        self.timers.clock_set(node.clock.now_ms())
         self.timers.stepped[self._epoch(node)] = None
 
     # -- logs and roles -------------------------------------------------------------------------------
 
     def read_all(self) -> None:
         """Read what has become committed. Raises `Violation`."""
+        self.timers.now_ms = self.latest_ms()
         for node in self._world.nodes:
             if node.up and node.broker is not None:
                 self._feed(node.broker)
 
     def _examine(self, node: LedgerNode, broker: SimBroker) -> None:
         super()._examine(node, broker)
+        self.timers.now_ms = self.latest_ms()
         self._feed(broker)
 
     def _feed(self, broker: SimBroker) -> None:
@@ -154,6 +158,19 @@ class DeferredChecker(LedgerChecker):
         super()._role_taken(node, role)
         if node.broker is not None:
             self._progress(node, node.broker)
+
+    def _services_ended(self, node: LedgerNode, broker: SimBroker) -> None:
+        super()._services_ended(node, broker)
+        running = [
+            name
+            for name, runs in (
+                ("transactions", broker.transactions._task is not None),
+                ("timers", broker.timers._leads),
+            )
+            if runs
+        ]
+        if running:
+            raise Violation(SERVICES, f"{node.name} does not lead, and runs {running}")
 
     def _progress(self, node: LedgerNode, broker: SimBroker) -> None:
         self.read_all()

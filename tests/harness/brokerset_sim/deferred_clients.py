@@ -221,7 +221,7 @@ class TimerProducer(LedgerClient):
         key = f"{self.name}-{self._count}"
         body = f"{key} ".encode().ljust(dice.choice((40, 200, 800)), b"x")
         node = self._where()
-        now_ms = node.clock.now_ms()
+        now_ms = min(each.clock.now_ms() for each in world.nodes)  # a member may pass it on to any other
         delay_ms = dice.randint(1, dice.choice((50, 400, world.deferred.delay_ms_max)))
         asked: int | None = delay_ms
         match dice.choice(("TIMER_DELAY_MS", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC")):
@@ -234,7 +234,7 @@ class TimerProducer(LedgerClient):
             case _:
                 wish, earliest_ms = f"TIMER_DELAY_MS\x01{delay_ms}", now_ms + delay_ms
         queue_id = self._count % QUEUES
-        message = TimedMessage(key, TOPIC, queue_id, body, earliest_ms, asked, host=node.name)
+        message = TimedMessage(key, TOPIC, queue_id, body, earliest_ms, asked)
         world.checker.timers.sent(message)
         ext = wire.send_ext(TOPIC, queue_id, f"UNIQ_KEY\x01{key}\x02WAIT\x01true\x02{wish}\x02")
         reply = await self._ask(Command(RequestCode.SEND_MESSAGE_V2, ext, body), node)

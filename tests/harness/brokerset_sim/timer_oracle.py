@@ -14,6 +14,7 @@ TWICE: Final = "a timer message is delivered once in each epoch"
 AGAIN: Final = "a later master delivers only what was not noted as delivered"
 LOST: Final = "every acknowledged timer message is delivered"
 RECALLED: Final = "what was recalled in time is not delivered"
+ROLLED: Final = "a timer message is put aside again once"
 REFUSED: Final = "what was refused is not delivered"
 WHOLE: Final = "a timer message is delivered as it was sent, where it was sent"
 
@@ -32,19 +33,29 @@ class TimedMessage:
     delay_ms: int | None = None
     """What was asked for, unless it was a time."""
 
-    host: str = ""
-    """Whose clock it depends on while the send is not answered."""
-
     acknowledged: bool = False
     refused: bool = False
     recall_asked: bool = False
     recalled: bool = False
     """A recall was acknowledged in time."""
 
+    rolled_late: bool = False
+    """It, or its recall, was put aside again when its time had nearly come: for half a roll window nobody has
+    read slots. Then its recall may be behind it."""
+
+    doubled: bool = False
+    """It was put aside again twice, which may happen to what was taken too late and to a crash that follows:
+    each copy is delivered."""
+
     waits: list[LogRecord] = field(default_factory=list)
     """Its records in the wheel's topic, also those of recalls."""
 
     deliveries: list[LogRecord] = field(default_factory=list)
+
+
+def _rolled_without_a_slot(copy: LogRecord) -> bool:
+    """Whether the slot in which it was to be put aside again was over when a broker took it."""
+    return copy.properties.get("TIMER_ENQUEUE_MS") == str(2**63 - 1)
 
 
 class TimerOracle:
@@ -54,6 +65,9 @@ class TimerOracle:
         """What was delivered `noted_ms` before the last record of an epoch is noted by its master."""
         self._precision_ms = precision_ms
         self._noted_ms = noted_ms
+        self.now_ms = 0
+        """The latest time that a broker's clock has shown when the log was read, if anybody tells it."""
+
         self.messages: dict[str, TimedMessage] = {}
         self._ends: dict[int, int] = {}
         """For each epoch the time of its newest record, by its master's clock."""
@@ -70,7 +84,7 @@ class TimerOracle:
     def acknowledged(self, key: str) -> None:
         """The producer knows that it is stored; the log was read up to now."""
         message = self.messages[key]
-        message.acknowledged, message.host = True, ""
+        message.acknowledged = True
         if not message.waits and not message.deliveries:
             raise Violation(LOST, f"{key} was acknowledged, and is not in the log")
 
@@ -98,19 +112,15 @@ class TimerOracle:
 
     @staticmethod
     def _not_recalled(message: TimedMessage) -> None:
-        rolled_late = any(
-            "TIMER_ROLL_TIMES" in wait.properties and wait.store_ms >= message.earliest_ms
-            for wait in message.waits
-        )  # nobody has read slots for half a roll window: its recall may be behind it
-        if message.recalled and message.deliveries and not rolled_late:
+        if message.recalled and message.deliveries and not message.rolled_late:
             raise Violation(
                 RECALLED, f"{message.key} was recalled, and is at {message.deliveries[-1].offset}"
             )
 
-    def clock_set(self, host: str, now_ms: int) -> None:
-        """The clock of a host was set: delays of sends that it has not answered count from there."""
+    def clock_set(self, now_ms: int) -> None:
+        """A broker's clock was set: delays of sends that are not answered may count from there."""
         for message in self.messages.values():
-            if message.host == host and message.delay_ms is not None:
+            if not (message.acknowledged or message.refused) and message.delay_ms is not None:
                 message.earliest_ms = min(message.earliest_ms, now_ms + message.delay_ms)
 
     # -- the log ------------------------------------------------------------------------------------------
@@ -129,10 +139,29 @@ class TimerOracle:
         if message is None:
             return
         if record.topic == WHEEL_TOPIC:
+            if "TIMER_ROLL_TIMES" in record.properties:
+                self._rolled(record, message)
             message.waits.append(record)
         else:
             self._delivered(record, message)
         self._not_stored(message)
+
+    def _rolled(self, record: LogRecord, message: TimedMessage) -> None:
+        due_ms = message.earliest_ms - 2 * self._precision_ms
+        message.rolled_late |= max(record.store_ms, self.now_ms) >= due_ms
+        if "TIMER_DEL_UNIQKEY" in record.properties:
+            return
+        times = record.properties["TIMER_ROLL_TIMES"]
+        copies = [
+            wait
+            for wait in message.waits
+            if wait.properties.get("TIMER_ROLL_TIMES") == times and "TIMER_DEL_UNIQKEY" not in wait.properties
+        ]
+        message.doubled |= bool(copies)
+        if copies and not any(_rolled_without_a_slot(copy) for copy in (*copies, record)):
+            raise Violation(
+                ROLLED, f"{record.key} was put aside again at {copies[0].offset}, and at {record.offset}"
+            )
 
     def _delivered(self, record: LogRecord, message: TimedMessage) -> None:
         if "TIMER_DEL_UNIQKEY" in record.properties:
@@ -144,7 +173,7 @@ class TimerOracle:
         wanted = message.topic, message.queue_id, message.body
         if (record.topic, record.queue_id, record.body) != wanted:
             raise Violation(WHOLE, f"{record.key} is delivered as {record}")
-        for before in message.deliveries:
+        for before in () if message.doubled else message.deliveries:
             self._may_come_again(before, record)
         message.deliveries.append(record)
         self._not_recalled(message)

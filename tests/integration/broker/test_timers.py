@@ -143,7 +143,12 @@ async def test_messages_wait_while_the_disk_is_full_and_come_then(
         assert sorted(found) == [b"0", b"1", b"2", b"3"]
 
 
-async def test_files_of_another_size_or_precision_are_made_again(setup: Setup) -> None:
+@pytest.mark.parametrize(
+    "changes", [{"timer_precision_ms": 100}, {"mapped_file_size_timer_log": 8192}], ids=["precision", "size"]
+)
+async def test_files_of_another_size_or_precision_are_made_again(
+    setup: Setup, changes: dict[str, int]
+) -> None:
     """What waits is taken again from its topic; what was delivered is not delivered again."""
     clock = MovedClock()
     async with setup.broker(clock=clock) as broker, setup.client(broker) as client:
@@ -154,7 +159,6 @@ async def test_files_of_another_size_or_precision_are_made_again(setup: Setup) -
             await client.send("t", b"%d" % number, properties={"TIMER_DELAY_SEC": "3600"})
         await setup.until(lambda: broker.timers.counts.waiting() == {"t": 3})
 
-    changes = {"timer_precision_ms": 100, "mapped_file_size_timer_log": 8192}
     async with setup.broker(clock=clock, **changes) as broker, setup.client(broker) as client:
         await setup.until(lambda: broker.timers.counts.waiting() == {"t": 3})
         clock.moved_ms += 3_601_000

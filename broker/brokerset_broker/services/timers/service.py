@@ -30,6 +30,7 @@ from brokerset_broker.timers.put_decision import TIMER_QUEUE_ID
 from brokerset_broker.timers.recovery import Recovered, recover
 from brokerset_broker.timers.settings import TimerSettings
 from brokerset_formats.config import DataVersion
+from brokerset_formats.errors import FormatError
 from brokerset_formats.names import TIMER_TOPIC
 from brokerset_formats.timer_files import TimerCheckpoint, TimerMetrics
 from brokerset_runtime.clock import Clock
@@ -237,7 +238,18 @@ class TimerService:
         found = self._progress or self._files.saved_progress()
         if found is not None:
             return found
-        return Progress.of_java(self._files.checkpoint, self._clock.now_ms(), self.settings)
+        checkpoint, now_ms = self._files.checkpoint, self._clock.now_ms()
+        if checkpoint.last_read_ms <= 0:
+            return Progress.fresh(min(now_ms, self._first_store_ms(now_ms)), self.settings)
+        return Progress.of_java(checkpoint, now_ms, self.settings)
+
+    def _first_store_ms(self, default: int) -> int:
+        """When the oldest message was stored. After a crash before the first progress it may be due already;
+        its slot is read all the same, for it may be recalled by one that is behind it."""
+        store = self._store
+        unit = store.unit(TIMER_TOPIC, TIMER_QUEUE_ID, store.queue_min(TIMER_TOPIC, TIMER_QUEUE_ID))
+        record = None if unit is None else TimerReader(store).record(unit[0])
+        return default if record is None else record.store_timestamp
 
     def _open_files(self, queue_offset_max: int) -> Recovered:
         """In a thread: nobody else uses the files yet."""
@@ -245,14 +257,19 @@ class TimerService:
         files.open()
         if files.is_new:
             return Recovered(0, 0, None, False)
-        recovered = recover(
-            files.wheel,
-            files.log,
-            files.checkpoint,
-            queue_offset_max=queue_offset_max,
-            queue_offset_of=TimerReader(self._store).queue_offset,
-            record_offset_min=self._store.min_offset,
-        )
+        try:
+            recovered = recover(
+                files.wheel,
+                files.log,
+                files.checkpoint,
+                queue_offset_max=queue_offset_max,
+                queue_offset_of=TimerReader(self._store).queue_offset,
+                record_offset_min=self._store.min_offset,
+            )
+        except FormatError as error:
+            log.error("wheel and log of timer messages are damaged, and made again", reason=str(error))
+            files.start_over()
+            return Recovered(0, 0, None, False)
         files.truncate(recovered.log_end)
         return recovered
 

@@ -153,6 +153,21 @@ async def test_the_progress_keeps_up_without_checks(bench: TransactionBench) -> 
     assert saved == [5, 2]
 
 
+async def test_an_open_transaction_shows_as_a_lag_of_the_group(bench: TransactionBench) -> None:
+    """From the first one on; a broker that never had one has no progress, as with Java."""
+    bench.lead()
+    await bench.checks._keep_up()
+    assert bench.offsets.query(TRANSACTION_GROUP, HALF_TOPIC, 0) is None
+
+    half = bench.half("A")
+    await bench.checks._keep_up()
+    assert bench.offsets.query(TRANSACTION_GROUP, HALF_TOPIC, 0) == 0
+
+    bench.end(half, "A", ROLLBACK)
+    await bench.checks._keep_up()
+    assert bench.offsets.query(TRANSACTION_GROUP, HALF_TOPIC, 0) == 1
+
+
 async def test_a_pass_ends_where_the_store_takes_nothing_and_goes_on_later(
     bench: TransactionBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
