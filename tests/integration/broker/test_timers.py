@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -198,3 +199,22 @@ async def test_retention_keeps_what_waits(setup: Setup) -> None:
         clock.moved_ms += 3_610_000
         await client.wait_for("t", 2)
         await setup.until(lambda: needed() > broker.store.max_offset)
+
+
+async def test_a_wheel_of_a_java_broker_with_another_precision_is_made_again(setup: Setup) -> None:
+    """Its checkpoint does not say so; that the wheel lacks the newest unit of the log does."""
+    clock = MovedClock()
+    async with setup.broker(clock=clock, timer_precision_ms=100) as broker, setup.client(broker) as client:
+        await client.create_topic("t")
+        for number in range(3):
+            await client.send("t", b"%d" % number, properties={"TIMER_DELAY_SEC": "3600"})
+        await setup.until(lambda: broker.timers.counts.waiting() == {"t": 3})
+    path = setup.folder / "config" / "timercheck"
+    path.write_bytes(replace(decode_timer_checkpoint(path.read_bytes()), own=b"").encode())
+
+    async with setup.broker(clock=clock) as broker, setup.client(broker) as client:
+        clock.moved_ms += 3_602_000
+        found: list[bytes] = []
+        while len(found) < 3:
+            found += [record.body for record in await client.wait_for("t", len(found))]
+        assert sorted(found) == [b"0", b"1", b"2"]

@@ -153,6 +153,20 @@ class TimerFiles:
         own = self.checkpoint.own
         return not own or _PRECISION.unpack_from(own)[0] == self._settings.slot_ms
 
+    def is_of_another_precision(self) -> bool:
+        """Whether a Java broker wrote the wheel with another one: then it does not know the newest unit.
+
+        Raises FormatError if the log is damaged.
+        """
+        if self.checkpoint.own:
+            return False
+        start = max(self.log.begin, self.log.place(self.checkpoint.log_flush_position).position)
+        newest = self.log.before(self.log.valid_end(start))
+        if newest is None:
+            return False
+        slot_ms = self.log.unit(newest).slot_ms
+        return self.wheel.last_position(slot_ms) < newest and not self.wheel.is_over(slot_ms)
+
     def _remove(self) -> None:
         with contextlib.suppress(FileNotFoundError):
             (self._root / WHEEL_FILE).unlink()

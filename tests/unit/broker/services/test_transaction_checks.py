@@ -134,6 +134,33 @@ async def test_a_question_waits_until_its_half_is_durable(bench: TransactionBenc
     assert bench.offsets.query(TRANSACTION_GROUP, HALF_TOPIC, 0) == 2
 
 
+async def test_a_pass_waits_when_many_questions_wait(
+    bench: TransactionBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sends wait for the same thing in the same list."""
+    monkeypatch.setattr(transaction_checks, "QUESTIONS_MAX", 3)
+    monkeypatch.setattr(transaction_checks, "UNSENT_PAUSE_SECONDS", 0)
+    bench.lead()
+    peer = register(bench, FakePeer())
+    for number in range(8):
+        bench.half(f"K{number}")
+    waiting: list[Callable[[PutStatus], None]] = []
+    bench.admission.when_durable = lambda _end, answer: waiting.append(answer)
+    running = asyncio.create_task(make_pass(bench))
+    most = 0
+    while not running.done():
+        most = max(most, len(waiting))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        for answer in waiting[:1]:
+            answer(PutStatus.PUT_OK)
+        del waiting[:1]
+    await running
+
+    assert most == 3
+    assert len(peer.asked) == 8
+
+
 async def test_the_progress_keeps_up_without_checks(bench: TransactionBench) -> None:
     """It stops at what is open, and never passes an end that no op record names."""
     bench.lead()
@@ -151,6 +178,21 @@ async def test_the_progress_keeps_up_without_checks(bench: TransactionBench) -> 
     await bench.checks._keep_up()
     saved = [bench.offsets.query(TRANSACTION_GROUP, topic, 0) for topic in (HALF_TOPIC, OP_HALF_TOPIC)]
     assert saved == [5, 2]
+
+
+async def test_an_open_transaction_shows_as_a_lag_of_the_group(bench: TransactionBench) -> None:
+    """From the first one on; a broker that never had one has no progress, as with Java."""
+    bench.lead()
+    await bench.checks._keep_up()
+    assert bench.offsets.query(TRANSACTION_GROUP, HALF_TOPIC, 0) is None
+
+    half = bench.half("A")
+    await bench.checks._keep_up()
+    assert bench.offsets.query(TRANSACTION_GROUP, HALF_TOPIC, 0) == 0
+
+    bench.end(half, "A", ROLLBACK)
+    await bench.checks._keep_up()
+    assert bench.offsets.query(TRANSACTION_GROUP, HALF_TOPIC, 0) == 1
 
 
 async def test_a_pass_ends_where_the_store_takes_nothing_and_goes_on_later(
