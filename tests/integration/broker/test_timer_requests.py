@@ -177,6 +177,30 @@ async def test_a_recalled_message_never_comes_and_others_do(setup: Setup) -> Non
         assert (await recall(client, handles[0])).code == 604, "its time is over"
 
 
+async def test_a_recall_counts_though_nothing_says_what_was_done(setup: Setup) -> None:
+    """Without a progress the slot of a message is read before it is delivered, and its recall is in it."""
+    clock = MovedClock()
+    async with (
+        setup.broker(clock=clock, recall_message_enable=True) as broker,
+        setup.client(broker) as client,
+    ):
+        await client.create_topic("t")
+        for n in range(2):
+            sent = await client.send(
+                "t", b"%d" % n, properties={"TIMER_DELAY_SEC": "3600", "UNIQ_KEY": f"U{n}"}
+            )
+        assert (await recall(client, sent.ext["recallHandle"])).code == 0
+    for name in ("timerwheel", "config/timercheck"):
+        (setup.folder / name).unlink()
+    clock.moved_ms += 3_610_000
+
+    async with setup.broker(clock=clock) as broker, setup.client(broker) as client:
+        assert [record.body for record in await client.wait_for("t")] == [b"0"]
+        work = broker.timers.work
+        await setup.until(lambda: work is not None and not work.waits)
+        assert (await client.pull("t", 1)).code == 19
+
+
 async def test_recalls_need_a_switch_and_a_handle_of_this_broker(setup: Setup) -> None:
     """Off by default as in Java; a forged handle has a defined answer, and stores nothing."""
     async with setup.pair() as (broker, client):
