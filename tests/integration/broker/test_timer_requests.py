@@ -180,6 +180,7 @@ async def test_a_recalled_message_never_comes_and_others_do(setup: Setup) -> Non
 async def test_a_recall_counts_though_nothing_says_what_was_done(setup: Setup) -> None:
     """Without a progress the slot of a message is read before it is delivered, and its recall is in it."""
     clock = MovedClock()
+    files = [setup.folder / name for name in ("timerwheel", "config/timercheck")]
     async with (
         setup.broker(clock=clock, recall_message_enable=True) as broker,
         setup.client(broker) as client,
@@ -190,8 +191,9 @@ async def test_a_recall_counts_though_nothing_says_what_was_done(setup: Setup) -
                 "t", b"%d" % n, properties={"TIMER_DELAY_SEC": "3600", "UNIQ_KEY": f"U{n}"}
             )
         assert (await recall(client, sent.ext["recallHandle"])).code == 0
-    for name in ("timerwheel", "config/timercheck"):
-        (setup.folder / name).unlink()
+        await setup.until(lambda: all(file.exists() for file in files))
+    for file in files:
+        file.unlink()
     clock.moved_ms += 3_610_000
 
     async with setup.broker(clock=clock) as broker, setup.client(broker) as client:
