@@ -266,6 +266,20 @@ async def test_what_is_never_answered_is_given_up_and_can_be_resumed(setup: Setu
         assert (again.remark or "").startswith("Put message back to RMQ_SYS_TRANS_HALF_TOPIC failed.")
 
 
+async def test_what_is_given_up_is_in_no_light_queue(setup: Setup) -> None:
+    """Nobody has committed it; after a commit it is where its producer wants it."""
+    wanted = {"INNER_MULTI_DISPATCH": "%LMQ%a"}
+    serving: dict[str, Any] = {"enable_lmq": True, "enable_multi_dispatch": True}
+    async with pair(setup, transaction_check_max=1, **SOON, **serving) as (_, client):
+        await client.create_topic("t")
+        await client.send_half("t", b"open", "K0", properties=wanted)
+        await client.wait_for(CHECK_MAX_TIME_TOPIC, 0)
+        committed = await client.send_half("t", b"committed", "K1", properties=wanted)
+        assert (await client.end(committed, COMMIT)).code == 0
+
+        assert setup.bodies(await client.pull("%LMQ%a", 0)) == [b"committed"]
+
+
 async def test_resuming_what_is_no_half_message_is_refused(setup: Setup) -> None:
     async with pair(setup) as (broker, client):
         await client.create_topic("t")
