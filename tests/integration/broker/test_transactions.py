@@ -13,6 +13,8 @@ import orjson
 import pytest
 
 from brokerset_broker.app import Broker
+from brokerset_formats import fastjson
+from brokerset_formats.config import SubscriptionGroupConfig
 from brokerset_formats.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
 from brokerset_formats.properties import decode_properties
 from brokerset_rig.local_servers import Setup
@@ -360,6 +362,29 @@ async def test_clients_cannot_move_the_progress(setup: Setup) -> None:
         assert (await client.call(15, **fields)).code == 29
 
         assert broker.offsets.query(TRANSACTION_GROUP, HALF_TOPIC, 0) is None
+
+
+async def test_nor_can_administrators(setup: Setup) -> None:
+    """A progress that was set ahead would pass an open transaction: its commit would be refused after a
+    restart."""
+    clone: dict[str, Any] = {"topic": HALF_TOPIC, "destGroup": TRANSACTION_GROUP, "offline": "true"}
+    async with pair(setup) as (broker, client):
+        await client.create_topic("t")
+        half = await client.send_half("t", b"x", "K0")
+        await client.call(200, fastjson.dumps(SubscriptionGroupConfig("g").to_json()))
+        broker.offsets.commit("g", HALF_TOPIC, 0, 1)
+
+        reset = await client.call(
+            222, topic=HALF_TOPIC, group=TRANSACTION_GROUP, timestamp=-1, isForce="true"
+        )
+        cloned = await client.call(314, srcGroup="g", **clone)
+
+        for refused in (reset, cloned):
+            assert refused.code == 1
+            assert "the broker's own" in (refused.remark or "")
+        assert broker.offsets.query(TRANSACTION_GROUP, HALF_TOPIC, 0) is None
+    async with pair(setup) as (_, client):
+        assert (await client.end(half, COMMIT)).code == 0
 
 
 async def test_a_progress_behind_the_queues_is_clamped(setup: Setup) -> None:
