@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import structlog
@@ -152,12 +153,11 @@ class TransactionProcessor:
             record = self._log.read(offset)
             if record is None:
                 raise _not_put_back(f"there is no record at offset {offset} of the log")
-            _check_resumable(record, resolved)
             message = to_resumed(record)
             target, _ = target_of(record)
+            was_open = self._is_open(record, resolved)
         except FormatError as error:
             raise _not_put_back(str(error)) from None
-        was_open = record.topic == HALF_TOPIC and resolved.ending_of(record) is None
         try:
             appended = self._log.append_half(message)
         except StoreRefused as refused:
@@ -166,6 +166,23 @@ class TransactionProcessor:
             self._log.counts.begun(target)
         log.info("a half message is checked again", topic=target, offset=offset)
         return self._answer_at(connection, command, appended.end)
+
+    def _is_open(self, record: Record, resolved: Resolved) -> bool:
+        """Whether the transaction of what is to be resumed is open. Raises `Rejected` if it has ended, or
+        nobody knows that it has not: a second message must not come of it."""
+        if record.topic == HALF_TOPIC:
+            ending, resumable = resolved.ending_of(record), (None, Ending.GIVEN_UP)
+        else:
+            copy = replace(record, queue_offset=resolved.half_end)  # which names its origin as it did
+            ending, resumable = resolved.ending_of(copy), (None, Ending.GIVEN_UP, Ending.OVER)
+            if ending is Ending.OVER:
+                ending = self._log.ending_in_store(record, ending)
+        if ending not in resumable:
+            raise _not_put_back(
+                "its transaction has ended, or was given up long ago: then resume its record in"
+                " TRANS_CHECK_MAX_TIME_TOPIC"
+            )
+        return ending is None
 
     # -- answers ------------------------------------------------------------------------------------------
 
@@ -206,16 +223,6 @@ class TransactionProcessor:
         """Other than Java, 0 says that the end is as safe as was asked for, as with sends."""
         code = CODES.get(status, ResponseCode.SYSTEM_ERROR)
         connection.answer(command.reply(code, None if code == ResponseCode.SUCCESS else status.value))
-
-
-def _check_resumable(record: Record, resolved: Resolved) -> None:
-    """Raise `Rejected` for a half whose transaction has ended, or of which nobody knows that it has not."""
-    ending = resolved.ending_of(record) if record.topic == HALF_TOPIC else None
-    if ending is not None and ending is not Ending.GIVEN_UP:
-        raise _not_put_back(
-            "its transaction has ended, or was given up long ago: then resume its record in"
-            " TRANS_CHECK_MAX_TIME_TOPIC"
-        )
 
 
 def _not_put_back(reason: str) -> Rejected:
