@@ -30,7 +30,7 @@ from brokerset_formats.errors import FormatError
 from brokerset_formats.message_ids import decode_offset_id
 from brokerset_formats.names import HALF_TOPIC
 from brokerset_formats.records import Record
-from brokerset_formats.transactions import target_of, to_resumed
+from brokerset_formats.transactions import Message, target_of, to_resumed
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import FLAG_ONEWAY, Command
 from brokerset_protocol.errors import Rejected
@@ -112,9 +112,9 @@ class TransactionProcessor:
                 return None
             case Commit():
                 assert half is not None, "a commit has a half"
-                self._check_topic(decision.final.topic)
+                final = self._deliverable(decision.final)
                 try:
-                    end = self._log.commit(half, decision.final)
+                    end = self._log.commit(half, final)
                 except StoreRefused as refused:
                     raise refusal(refused, self._live.current.max_message_size) from None
                 return self._answer_at(connection, command, end)
@@ -124,9 +124,14 @@ class TransactionProcessor:
             case AlreadyDone():
                 return self._answer_with_ops(connection, command, self._log.when_ops_stored)
 
-    def _check_topic(self, topic: str) -> None:
-        """Raise `Rejected` if a commit could not be consumed: the checks go on, and then it is given up."""
-        if self._topics.get(topic) is None or topic in self._topics.going:
+    def _deliverable(self, final: Message) -> Message:
+        """The message of a commit, in a queue that its topic has now: it may have become smaller.
+
+        Raises `Rejected` if it could not be consumed: the checks go on, and then it is given up.
+        """
+        topic = final.topic
+        config = self._topics.get(topic)
+        if config is None or topic in self._topics.going:
             raise Rejected(
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"topic[{topic}] was deleted after the transaction began: make it again, and commit again",
@@ -137,6 +142,9 @@ class TransactionProcessor:
                 f"{topic} is an ordered subject now, which has no transactions: roll back, and send the"
                 " message as an ordered one",
             )
+        if final.queue_id < config.read_queue_nums or not config.read_queue_nums:
+            return final
+        return replace(final, queue_id=final.queue_id % config.read_queue_nums)
 
     # -- resuming -----------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from brokerset_broker.requests.transaction_log import TransactionLog
 from brokerset_broker.store.errors import PutStatus, StoreRefused
 from brokerset_broker.tables.offsets import BROKER
 from brokerset_broker.transactions.resolved import Resolved
+from brokerset_formats.config import TopicConfig
 from brokerset_formats.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
 from brokerset_protocol.codes import ResponseCode
 from brokerset_protocol.commands import Command
@@ -271,3 +272,16 @@ async def test_what_was_resumed_and_ended_is_not_resumed_again(
 
     assert len(bench.bodies(HALF_TOPIC)) == before
     assert sum(counts.open for counts in bench.log.counts.topics.values()) == 0
+
+
+async def test_a_commit_finds_a_queue_of_a_topic_that_has_become_smaller(bench: TransactionBench) -> None:
+    """Nobody reads a queue that the topic does not have any more."""
+    bench.topics.update(TopicConfig("t", 8, 8))
+    bench.lead()
+    every = {"TRAN_MSG": "true", "PGROUP": "pg", "UNIQ_KEY": "A"}
+    half = bench.log.send_half(replace(bench.message("t", b"A", every), queue_id=6))
+    bench.topics.update(TopicConfig("t", 4, 4))
+
+    assert bench.end(half, "A", COMMIT).code == 0
+
+    assert [bench.store.queue_end("t", number) for number in (2, 6)] == [1, 0]
