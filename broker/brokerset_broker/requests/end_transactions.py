@@ -158,9 +158,9 @@ class TransactionProcessor:
             return DEFERRED
         try:
             _, offset = decode_offset_id(header.msg_id)
-            record = self._log.read(offset)
+            record = self._log.read_resumable(offset)
             if record is None:
-                raise _not_put_back(f"there is no record at offset {offset} of the log")
+                raise _not_put_back(f"there is no record of a half message at offset {offset} of the log")
             message = to_resumed(record)
             target, _ = target_of(record)
             was_open = self._is_open(record, resolved)
@@ -178,11 +178,13 @@ class TransactionProcessor:
     def _is_open(self, record: Record, resolved: Resolved) -> bool:
         """Whether the transaction of what is to be resumed is open. Raises `Rejected` if it has ended, or
         nobody knows that it has not: a second message must not come of it."""
+        resumable = {None, Ending.GIVEN_UP}
         if record.topic == HALF_TOPIC:
-            ending, resumable = resolved.ending_of(record), (None, Ending.GIVEN_UP)
+            ending = resolved.ending_of(record)
         else:
-            copy = replace(record, queue_offset=resolved.half_end)  # which names its origin as it did
-            ending, resumable = resolved.ending_of(copy), (None, Ending.GIVEN_UP, Ending.OVER)
+            resumable.add(Ending.OVER)
+            # The copy will name its origin as the record does.
+            ending = resolved.ending_of(replace(record, queue_offset=resolved.half_end))
             if ending is Ending.OVER:
                 ending = self._log.ending_in_store(record, ending)
         if ending not in resumable:

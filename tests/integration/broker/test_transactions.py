@@ -17,6 +17,7 @@ from brokerset_formats import fastjson
 from brokerset_formats.config import SubscriptionGroupConfig
 from brokerset_formats.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
 from brokerset_formats.properties import decode_properties
+from brokerset_formats.records import decode_record, encode_record
 from brokerset_rig.local_servers import Setup
 from brokerset_rig.transaction_client import COMMIT, ROLLBACK, UNKNOWN, TransactionClient, transaction_client
 
@@ -291,6 +292,27 @@ async def test_resuming_what_is_no_half_message_is_refused(setup: Setup) -> None
         for msg_id in (plain.ext["msgId"], plain.ext["msgId"][:16] + "00000000000F4240", "nonsense"):
             reply = await client.call(323, msgId=msg_id)
             assert (reply.code, broker.store.max_offset) == (1, before)
+
+
+async def test_what_looks_like_a_given_up_half_inside_of_a_message_is_not_resumed(setup: Setup) -> None:
+    """It could name any topic as its target, also those that only the broker writes: here the op topic."""
+    async with pair(setup, **SOON) as (broker, client):
+        await client.create_topic("t")
+        half = await client.send_half("t", b"x", "K0")
+        record = decode_record(broker.store.read(half.offset) or b"")
+        assert (await client.end(half, ROLLBACK)).code == 0
+        inside = broker.store.max_offset + 88  # behind the head of a record with IPv4 hosts
+        properties = record.properties.replace(
+            b"REAL_TOPIC\x01t\x02", b"REAL_TOPIC\x01%b\x02" % OP_HALF_TOPIC.encode()
+        )
+        forged = replace(record, topic=CHECK_MAX_TIME_TOPIC, offset=inside, properties=properties, body=b"0,")
+        await client.send("t", encode_record(forged))
+        assert decode_record(broker.store.read(inside) or b"").topic == CHECK_MAX_TIME_TOPIC
+
+        reply = await client.call(323, topic=CHECK_MAX_TIME_TOPIC, msgId=f"{half.msg_id[:16]}{inside:016X}")
+
+        assert reply.code == 1
+        assert "no record" in (reply.remark or "")
 
 
 async def test_an_immune_half_is_not_checked_and_a_late_end_of_it_is_refused(setup: Setup) -> None:
