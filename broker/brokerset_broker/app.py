@@ -25,6 +25,7 @@ from brokerset_broker.requests.admission import Admission
 from brokerset_broker.requests.clients import ClientProcessor
 from brokerset_broker.requests.end_transactions import TransactionProcessor
 from brokerset_broker.requests.groups import GroupProcessor
+from brokerset_broker.requests.lite_admin import LiteAdminProcessor
 from brokerset_broker.requests.locks import LockProcessor
 from brokerset_broker.requests.offsets import OffsetProcessor
 from brokerset_broker.requests.ordered_access import OrderedAccess
@@ -632,11 +633,12 @@ class Broker:
             live=live, clock=clock, store=store, topics=topics, admission=admission, stats=stats,
             timers=self.timers, puts=self._timer_puts, changes=changes,
         )  # fmt: skip
+        lite_admin = LiteAdminProcessor(live=live, store=store, topics=topics, offsets=offsets)
         served: dict[int, Handler] = {}
         for processor in (
             self._send, pull, send_back, QueryProcessor(live=live, store=store), self._clients,
             self._lock_requests, offset_requests, admin, group_admin, topic_admin, subject_queues, claims,
-            ordered_send_back, self._reply_messages, end_transactions, timers,
+            ordered_send_back, self._reply_messages, end_transactions, timers, lite_admin,
         ):  # fmt: skip
             served.update(processor.handlers())
         return SignedRequests(refuse=self.settings.refuse_signed_requests).around(served)

@@ -36,6 +36,9 @@ COLUMNS: Final[Mapping[Subject, Mapping[str, str]]] = {
 }
 """By subject, the table's columns, and what each is in JSON."""
 
+_UNKNOWN: Final = ("lateP50Ms", "lateP99Ms", "lateMaxMs")
+"""What is not known where nothing was delivered; every other number is 0 if it is not there."""
+
 Table = tuple[tuple[str, ...], list[tuple[Any, ...]]]
 
 
@@ -43,7 +46,7 @@ def message_tables(measured: Sequence[tuple[str, str, Mapping[str, Any]]]) -> It
     """Heads and lines of a table for each subject that was measured; from servers, fault and measurements."""
     for subject, columns in COLUMNS.items():
         rows = [
-            (who, name, *(found[subject].get(key, "") for key in columns.values()))
+            (who, name, *(found[subject].get(key, "" if key in _UNKNOWN else 0) for key in columns.values()))
             for who, name, found in measured
             if subject in found
         ]

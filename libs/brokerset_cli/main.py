@@ -26,7 +26,10 @@ COMMANDS: Final = {
     "recall": ("brokerset_cli.messages:recall", "Take back a message that waits for its time."),
     "consume": ("brokerset_cli.messages:consume", "Read messages from a topic."),
     "request": ("brokerset_cli.requests:request", "Send a message and wait for the reply to it."),
-    "message": ("brokerset_cli.message_traces:message", "Find out what became of a message."),
+    "message": (
+        "brokerset_cli.message_commands:message",
+        "Single messages: traces, and checks that were given up.",
+    ),
     "bench": ("brokerset_bench.command:bench", "Measure sending and consuming."),
     "controller": (
         "brokerset_cli.controllers:controller",

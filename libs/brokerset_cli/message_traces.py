@@ -120,12 +120,7 @@ def read_traces(messages: Sequence[MessageView]) -> list[tuple[Trace, str]]:
     return found
 
 
-@click.group()
-def message() -> None:
-    """Find out what became of a message."""
-
-
-@message.command()
+@click.command()
 @click.argument("message_id")
 @click.option(
     "--trace-topic",

@@ -23,6 +23,7 @@ from brokerset_formats.message_ids import decode_offset_id
 from brokerset_protocol import headers
 from brokerset_protocol.bodies import properties_text
 from brokerset_protocol.bodies.connections import ConsumerConnection, ConsumerRunningInfo, ProducerConnection
+from brokerset_protocol.bodies.metadata import topic_config
 from brokerset_protocol.bodies.queues import GroupList, KVTable, MessageQueue, ResetOffsetBody, TopicList
 from brokerset_protocol.bodies.registration import TopicConfigTable
 from brokerset_protocol.bodies.routes import ClusterInfo, TopicRouteData
@@ -122,7 +123,7 @@ class Admin(InstanceUser):
     async def topic_config(self, topic: str, address: str) -> TopicConfig:
         """GET_TOPIC_CONFIG (351): a topic as one broker has it."""
         answer = await self._ask(address, RequestCode.GET_TOPIC_CONFIG, headers.GetTopicConfig(topic=topic))
-        return readable(_topic_config, answer)
+        return readable(topic_config, answer)
 
     async def topic_route(self, topic: str) -> TopicRouteData:
         """Where the topic is. Raises `TopicNotFound`."""
@@ -394,6 +395,30 @@ class Admin(InstanceUser):
             )
         return found[0]
 
+    async def resume_check(self, message_id: str) -> MessageView:
+        """Have a half message that was given up checked again, by the id of its broker or its producer.
+
+        Raises `RequestRefused` if no given-up message has the id, or its broker cannot resume it.
+        """
+        given_up = await self.message_by_id(names.CHECK_MAX_TIME_TOPIC, message_id)
+        owner = given_up.store_host.text
+        for data in (await self.cluster_info()).broker_addr_table.values():
+            if data.broker_name == given_up.broker_name or owner in data.broker_addrs.values():
+                master = data.master_address()
+                break
+        else:
+            master = None
+        if master is None:
+            raise RequestRefused(
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+                f"the group of {owner} has no master; try again later",
+            )
+        header = headers.ResumeCheckHalfMessage(
+            topic=names.CHECK_MAX_TIME_TOPIC, msg_id=given_up.offset_message_id
+        )
+        await self._ask(master, RequestCode.RESUME_CHECK_HALF_MESSAGE, header)
+        return given_up
+
     # -- name server ----------------------------------------------------------------------------------------
 
     async def kv_get(self, namespace: str, key: str) -> str | None:
@@ -455,16 +480,6 @@ class Admin(InstanceUser):
             body = await self._ask(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
             found |= readable(ResetOffsetBody.from_json, body).offset_table
         return dict(sorted(found.items()))
-
-
-def _topic_config(body: bytes) -> TopicConfig:
-    try:
-        fields = fastjson.loads(body)
-        if not isinstance(fields, dict):
-            raise FormatError("a topic that is no object")
-        return TopicConfig.from_json(fields)
-    except FormatError as error:
-        raise Rejected(ResponseCode.SYSTEM_ERROR, str(error)) from error
 
 
 def _group_config(body: bytes) -> SubscriptionGroupConfig:

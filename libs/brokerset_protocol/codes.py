@@ -168,6 +168,9 @@ class RequestCode(IntEnum):
     NOTIFICATION = 200054
     POLLING_INFO = 200055
     POP_ROLLBACK = 200056
+    GET_BROKER_LITE_INFO = 200074
+    GET_PARENT_TOPIC_INFO = 200075
+    GET_LITE_TOPIC_INFO = 200076
     BATCH_ACK_MESSAGE = 200151
 
     # Not RocketMQ's: between parts of brokerset. Below 32,768, so that they fit into binary headers.

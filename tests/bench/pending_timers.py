@@ -1,8 +1,8 @@
 """Many timer messages that wait: what they cost in memory, at a restart, and when they are due.
 
-`pending_timers.py [--count 1000000] [--seconds 60]`: one broker of ours gets so many messages, which are due in so
-many seconds of time that begin when all are sent. In between it is stopped and started again. Prints the figures as
-JSON. Exit status 1 if a message was lost, early, or came twice; nothing is judged by time.
+`pending_timers.py [--count 1000000] [--seconds 60] [--filled]`: one broker of ours gets so many messages, which are due
+in so many seconds of time that begin when all are sent; with 0 seconds none is due. `--filled`: they are written into
+its store before it starts. In between it is stopped and started again. Prints the figures as JSON. Exit status 1 if a message was lost, early, or came twice; nothing is judged by time.
 """
 
 from __future__ import annotations
@@ -12,16 +12,23 @@ import asyncio
 import json
 import sys
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from brokerset_broker.requests.timer_puts import TimerPuts
+from brokerset_broker.store.message_store import MessageStore
+from brokerset_broker.timers.put_decision import PutAside
+from brokerset_broker.timers.settings import TimerSettings
 from brokerset_formats.properties import encode_properties
 from brokerset_protocol.commands import Command
 from brokerset_rig import stack
 from brokerset_rig.local_servers import Client
 from brokerset_rig.measuring import cpu_seconds, memory_mib
 from brokerset_rig.store_reading import read_commit_log
+from brokerset_runtime.clock import SystemClock
 from brokerset_runtime.remoting import Connection, connect
+from brokerset_spec.broker_settings import BrokerSettings
 
 TOPIC = "pending"
 QUEUES = 4
@@ -66,6 +73,44 @@ async def put(address: str, count: int, first_ms: int, spread_ms: int) -> float:
     return rate
 
 
+async def fill(folder: Path, settings: dict[str, str], count: int, first_ms: int, spread_ms: int) -> None:
+    """Write the store that a broker has after so many sends, and no timer yet."""
+    found = BrokerSettings(
+        store_path_root_dir=folder,
+        mapped_file_size_commit_log=int(settings["mappedFileSizeCommitLog"]),
+        message_index_enable=False,
+    )
+    store, timers = MessageStore(found, SystemClock()), TimerSettings()
+    store.load()
+    store.start()
+    puts = TimerPuts(lambda: timers, lambda _: 0, store.now_ms)
+    for number in range(count):
+        properties = {
+            "TIMER_DELIVER_MS": str(first_ms + number * 7919 % spread_ms),
+            "UNIQ_KEY": f"{number:032d}",
+        }
+        place = puts.put_aside(TOPIC, number % QUEUES, properties)
+        assert isinstance(place, PutAside), place
+        store.append(
+            place.topic, 0, BODY, encode_properties(properties), flag=0, sys_flag=0, born_timestamp=1,
+            born_host=bytes(8),
+        )  # fmt: skip
+        if number % 1000 == 0:
+            await asyncio.sleep(0)
+    await store.close()
+
+
+async def until_taken(address: str, count: int) -> None:
+    connection = await opened(address)
+    while True:
+        table = json.loads((await connection.call(Command(28), 60)).body)["table"]
+        if int(table["timerCongestNum"]) == count:
+            break
+        await asyncio.sleep(0.1)
+    connection.close()
+    await connection.wait_closed()
+
+
 async def ping(address: str, until: float | None, count: int) -> tuple[float, float, int]:
     """Ask how far the topic is, again and again: the longest and the 99th percentile of the answers in ms, and how
     many messages it had. Ends at `until` on the monotonic clock, or when it has `count` messages."""
@@ -85,31 +130,37 @@ async def ping(address: str, until: float | None, count: int) -> tuple[float, fl
     return took[-1], took[len(took) * 99 // 100], found
 
 
-def opened_after(log: Path, lines_before: int, began: float) -> float | None:
-    """Milliseconds from `began` until the log said that timers are at work again."""
-    while time.monotonic() - began < 60:
-        lines = log.read_text().splitlines()[lines_before:]
-        if any("timer messages are at work" in line for line in lines):
-            return (time.monotonic() - began) * 1000
-        time.sleep(0.01)
-    return None
+def opened_after(log: Path, lines_before: int) -> float | None:
+    """Milliseconds from when the broker listened until timers were at work again."""
+    times = {}
+    for line in log.read_text().splitlines()[lines_before:]:
+        entry = json.loads(line)
+        times[entry["event"]] = datetime.fromisoformat(entry["timestamp"]).timestamp()
+    found = times.get("timer messages are at work")
+    return None if found is None else round((found - times["broker listens"]) * 1000)
 
 
-def run(count: int, seconds: int) -> tuple[dict[str, Any], list[str]]:
+def run(count: int, seconds: int, filled: bool) -> tuple[dict[str, Any], list[str]]:
     figures: dict[str, Any] = {"count": count, "seconds": seconds}
     with stack.Workspace("pending-timers") as folder:
         port = stack.free_port()
-        settings = {"mappedFileSizeCommitLog": str(1 << 30)}
+        settings = {"mappedFileSizeCommitLog": str(1 << 30), "messageIndexEnable": "false"}
         store, log = folder / "broker-0" / "store", folder / "broker.log"
+        ahead_s = count / SENDS_PER_SECOND_MIN + 30 if seconds else 3_600
+        first_ms, spread_ms = int((time.time() + ahead_s) * 1000), (seconds or 3_600) * 1000
+        if filled:
+            asyncio.run(fill(store, settings, count, first_ms, spread_ms))
         broker = stack.our_broker(folder, port, "", settings)
         broker.start()
         try:
             figures["memoryEmptyMib"] = memory_mib(broker.pid)
-            lead_s = count / SENDS_PER_SECOND_MIN + 30
-            first_ms = int((time.time() + lead_s) * 1000)
-            figures["putsPerSecond"] = round(
-                asyncio.run(put(broker.address, count, first_ms, seconds * 1000))
-            )
+            cpu, began = cpu_seconds(broker.pid), time.monotonic()
+            if not filled:
+                rate = asyncio.run(put(broker.address, count, first_ms, spread_ms))
+                figures["putsPerSecond"] = round(rate)
+            asyncio.run(until_taken(broker.address, count))
+            figures["takenInSeconds"] = round(time.monotonic() - began, 1)
+            figures["takingCpuSeconds"] = round(cpu_seconds(broker.pid) - cpu, 1)
             figures["memoryPendingMib"] = memory_mib(broker.pid)
             began = time.monotonic()
             broker.stop()
@@ -120,8 +171,10 @@ def run(count: int, seconds: int) -> tuple[dict[str, Any], list[str]]:
             figures["startMs"] = round((time.monotonic() - began) * 1000)
             worst, p99, _ = asyncio.run(ping(broker.address, time.monotonic() + 5, count))
             figures["afterStartAnswerMs"] = {"max": round(worst, 1), "p99": round(p99, 2)}
-            figures["wheelOpenMs"] = opened_after(log, lines, began)
+            figures["wheelOpenMs"] = opened_after(log, lines)
             figures["memoryRestartedMib"] = memory_mib(broker.pid)
+            if not seconds:
+                return figures, []
             time.sleep(max(0.0, first_ms / 1000 - time.time()))
             cpu, began = cpu_seconds(broker.pid), time.monotonic()
             worst, p99, _ = asyncio.run(ping(broker.address, None, count))
@@ -132,7 +185,7 @@ def run(count: int, seconds: int) -> tuple[dict[str, Any], list[str]]:
             figures["memoryDeliveredMib"] = memory_mib(broker.pid)
         finally:
             broker.stop()
-        problems, late = check(store, count, first_ms, seconds * 1000)
+        problems, late = check(store, count, first_ms, spread_ms)
     figures["lateMs"] = late
     return figures, problems
 
@@ -160,8 +213,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=1_000_000)
     parser.add_argument("--seconds", type=int, default=60)
+    parser.add_argument("--filled", action="store_true")
     options = parser.parse_args()
-    figures, problems = run(options.count, options.seconds)
+    figures, problems = run(options.count, options.seconds, options.filled)
     print(json.dumps(figures | {"problems": problems}, indent=2))
     return 1 if problems else 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -12,8 +13,12 @@ import pytest
 
 from brokerset_client import ConsumeFromWhere, Message, MessageView, Producer, PushConsumer
 from brokerset_client.errors import ClientError
+from brokerset_rig.local_servers import Client, connected
 from brokerset_rig.local_set import LocalSet, local_set
+from brokerset_rig.stack import free_port, our_broker
+from brokerset_rig.store_reading import read_commit_log
 from brokerset_rig.waiting import until
+from brokerset_runtime.remoting import Connection
 
 pytestmark = pytest.mark.long
 
@@ -90,3 +95,55 @@ async def test_every_timer_message_comes_after_its_time_and_once_more_per_crash_
 
     assert early == []
     assert {body: found for body, found in places.items() if len(found) > 2} == {}
+
+
+async def test_a_broker_without_a_group_that_is_killed_delivers_what_waits(tmp_path: Path) -> None:
+    """Killed while messages are taken, and while they are due: none is lost or early, few come twice."""
+    port, count, due_ms = free_port(), 400, {}
+    broker = our_broker(tmp_path, port, "").start()
+    try:
+        async with connected(port) as connection:
+            client = Client(connection)
+            await client.create_topic(TOPIC, queues=1)
+            for number in range(count):
+                delay = 2_000 + number * 10
+                due_ms[str(number)] = time.time_ns() // 1_000_000 + delay
+                properties = {"TIMER_DELAY_MS": str(delay), "UNIQ_KEY": f"U{number}"}
+                assert (await client.send(TOPIC, str(number).encode(), properties=properties)).code == 0
+        for _ in range(2):
+            await asyncio.to_thread(broker.kill)
+            await asyncio.to_thread(broker.start)
+            async with connected(port) as connection:
+                await until_stored(connection, min(count, await ends(connection) + count // 4))
+        async with connected(port) as connection:
+            await until_stored(connection, count)
+            while await waiting(connection):  # noqa: ASYNC110  # what comes twice
+                await asyncio.sleep(0.02)
+    finally:
+        await asyncio.to_thread(broker.stop)
+
+    times: dict[str, list[int]] = defaultdict(list)
+    for each in read_commit_log(tmp_path / "broker-0" / "store"):
+        if each.record.topic == TOPIC:
+            times[each.record.body.decode()].append(each.record.store_timestamp)
+    assert set(times) == set(due_ms)
+    assert [body for body, found in times.items() if min(found) < due_ms[body]] == []
+    assert max(map(len, times.values())) <= 3
+
+
+async def ends(connection: Connection) -> int:
+    """Messages of the topic's queue."""
+    reply = await Client(connection).call(30, topic=TOPIC, queueId=0)
+    return int(reply.ext.get("offset", 0))
+
+
+async def until_stored(connection: Connection, count: int) -> None:
+    """Wait for messages in the topic."""
+    while await ends(connection) < count:  # noqa: ASYNC110  # a broker tells nobody
+        await asyncio.sleep(0.02)
+
+
+async def waiting(connection: Connection) -> int:
+    """Messages in the wheel."""
+    reply = await Client(connection).call(28)
+    return int(json.loads(reply.body)["table"]["timerCongestNum"])

@@ -218,6 +218,9 @@ class BrokerCollector(Collector):
         core = self._own_gauges("native_core", "Whether the native core moves the bytes.", ["version"])
         core.add_metric(self._values(native.version), native.core is not None)
         yield core
+        light = self._own_gauges("light_queues", "Light queues, those of lite topics among them.", [])
+        light.add_metric(self._values(), len(broker.store.queues_table.light))
+        yield light
         registered = set(broker.registrar.registered)
         for address in broker.registrar.addresses:
             name_servers.add_metric(self._values(address), address in registered)

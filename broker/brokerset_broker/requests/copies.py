@@ -26,6 +26,11 @@ from brokerset_protocol.errors import Rejected
 FIRST_RETRY_LEVEL: Final = 3
 """Delay level of the first retry when the client leaves it to the broker: 10 s."""
 
+_NO_TIMES: Final = dict.fromkeys(
+    (Property.TIMER_DELAY_SEC, Property.TIMER_DELAY_MS, Property.TIMER_DELIVER_MS), None
+)
+"""The delay level of a copy wins over a time of its message, as in Java."""
+
 
 class MessageCopies:
     """Reads a message of the log, and stores it again under another topic."""
@@ -67,7 +72,7 @@ class MessageCopies:
 
         Level 0 leaves the delay to the broker. Returns the end of the copy in the log. Raises `Rejected`.
         """
-        changes = self._changes(record)
+        changes = {**self._changes(record), **_NO_TIMES}
         topic, queue_id = place()
         raw = edit_properties(record.properties, changes)
         level = level or FIRST_RETRY_LEVEL + record.reconsume_times

@@ -7,9 +7,12 @@ broker with `refuseOtherMessageTypes`.
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Mapping
 from enum import Enum
 from typing import Final
+
+import structlog
 
 from brokerset_broker.store.message_store import MessageStore
 from brokerset_formats import light_queues
@@ -19,11 +22,16 @@ from brokerset_protocol.codes import ResponseCode
 from brokerset_protocol.errors import Rejected
 from brokerset_spec.broker_settings import BrokerSettings
 
+log = structlog.get_logger(__name__)
+
 ATTRIBUTE: Final = "message.type"
 """Attribute of a topic with the type of its messages."""
 
 EXPIRATION: Final = "lite.topic.expiration"
 """Attribute of a topic with the minutes after which a lite topic without messages goes."""
+
+DESCRIPTORS_SHARE: Final = 2
+"""One of so many file descriptors that the process may have is for a light queue."""
 
 INT32_MAX: Final = 2**31 - 1
 
@@ -120,7 +128,15 @@ class LightQueues:
     def use(self, settings: BrokerSettings) -> None:
         """Go by these settings from now on."""
         self._serves = settings.serves_light_queues
-        self._queues_max = settings.max_lmq_consume_queue_num
+        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        wanted = settings.max_lmq_consume_queue_num
+        self._queues_max = min(wanted, descriptors // DESCRIPTORS_SHARE)
+        if self._serves and self._queues_max < wanted:
+            log.warning(
+                "fewer light queues than maxLmqConsumeQueueNum says: each has a file descriptor",
+                light_queues_max=self._queues_max,
+                descriptors=descriptors,
+            )
 
     def assign(self, config: TopicConfig, properties: dict[str, str]) -> None:
         """Put the queue of a lite topic among the properties, and check the queues that are there.
@@ -150,7 +166,7 @@ class LightQueues:
             problem = f"a lite topic is named by the property {Property.LITE_TOPIC}"
         if problem is not None:
             raise _illegal(f"property {Property.INNER_MULTI_DISPATCH}: {problem}")
-        self.check_room(value.split(","))
+        self.check_room([name for name in value.split(",") if name])
 
     def check_room(self, queues: list[str]) -> None:
         """Raise `Rejected` if some of these are new, and there would be too many light queues."""

@@ -32,7 +32,7 @@ from brokerset_broker.tables.ordered.shared_pulls import PullLog
 from brokerset_broker.tables.ordered.values import ClaimKey
 from brokerset_broker.tables.topics import TopicManager
 from brokerset_formats.config import SubscriptionGroupConfig, TopicConfig
-from brokerset_formats.light_queues import lite_queue
+from brokerset_formats.light_queues import PREFIX, is_light, lite_queue
 from brokerset_formats.names import RETRY_PREFIX
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
@@ -603,7 +603,9 @@ class PullProcessor:
     # -- answers ------------------------------------------------------------------------------------------
 
     def _found(self, pull: _Pull, result: GetResult) -> bytes:
-        self._stats.got(pull.group, pull.topic, result.message_count, result.size)
+        # Light queues share their counters, as in Java: there may be very many.
+        group, topic = (PREFIX if is_light(name) else name for name in (pull.group, pull.topic))
+        self._stats.got(group, topic, result.message_count, result.size)
         self._watch(pull, result.next_queue_offset)
         if pull.owner is not None:
             pull.owner.give(result.next_queue_offset)

@@ -68,14 +68,15 @@ RETRY_SECONDS: Final = 5.0
 UNSENT_BYTES_MAX: Final = 1024 * 1024
 """A producer with so many bytes unread is asked nothing more; another one of its group is."""
 
+QUESTIONS_MAX: Final = 1_000
+"""Questions that wait until their halves are as safe as messages; then the pass waits, too. Sends wait in the
+same list, which has a limit."""
+
 UNSENT_PAUSE_SECONDS: Final = 0.01
 """How long a pass waits for such a producer before it sees again whether it reads."""
 
 UNSENT_PAUSES_MAX: Final = 100
 """How often it does so before it goes on."""
-
-QUESTIONS_WAITING_MAX: Final = 1_000
-"""Questions, each with its message, that wait until their copies are safe; the pass goes on when some are."""
 
 LOGGED_MAX: Final = 20
 """Transactions given up in one pass of which each is logged; then only their number is."""
@@ -122,11 +123,10 @@ class TransactionChecks:
         self._task: asyncio.Task[None] | None = None
         folder = live.current.store_path_root_dir / "config"
         self._file = ConfigFile(folder / "transactionMetrics", lambda: self.counts.table().encode)
-        self._saved = (0, 0)
+        self._saved: tuple[int, int] | None = None
         self._unasked: set[str] = set()
         self._asked: Channel | None = None
         self._questions = 0
-        self._has_room = asyncio.Event()
         self._is_unsafe = False
         self._given_up_before = 0
         self.checks = 0
@@ -198,7 +198,8 @@ class TransactionChecks:
             log.critical("open transactions cannot be read from the store; it is tried again", exc_info=True)
             return False
         resolved = loading.resolved
-        self._saved = (resolved.half_progress, resolved.op_progress)
+        known = self._offsets.query(TRANSACTION_GROUP, HALF_TOPIC, HALF_QUEUE_ID) is not None
+        self._saved = (resolved.half_progress, resolved.op_progress) if known else None
         self._log.loaded(resolved, loading.topics)
         halves = len(loading.topics)
         if halves:
@@ -225,10 +226,13 @@ class TransactionChecks:
         await self._save(SaveProgress(resolved.half_progress, resolved.op_progress))
 
     async def _save(self, progress: SaveProgress) -> None:
-        """Save it when all that it stands for is as safe as messages; else the next one is for both."""
+        """Save it when all that it stands for is as safe as messages; else the next one is for both.
+
+        From the first half on, so that who drains a broker sees by the group's lag that something is open.
+        """
         wanted = (progress.half_progress, progress.op_progress)
-        if wanted == self._saved or not await self._is_safe():
-            return
+        if wanted == self._saved or not self._resolved().half_end or not await self._is_safe():
+            return  # without any transaction ever, there is no progress, as with Java
         self._saved = wanted
         for topic, queue_offset in zip((HALF_TOPIC, OP_HALF_TOPIC), wanted, strict=True):
             self._offsets.commit(TRANSACTION_GROUP, topic, HALF_QUEUE_ID, queue_offset, BROKER)
@@ -372,13 +376,10 @@ class TransactionChecks:
             self._not_asked("", "a half message names no producer group")
             return
         await self._let_read()
-        while self._questions >= QUESTIONS_WAITING_MAX:
-            self._has_room.clear()
-            await self._has_room.wait()
         end = half.offset + half.size
         ask = partial(self._ask_now, group.decode("utf-8", "replace"), half)
-        when_durable = self._admission.when_durable
         self._questions += 1
+        when_durable = self._admission.when_durable
         if when_durable is None:
             ask(PutStatus.PUT_OK)
         else:
@@ -386,7 +387,6 @@ class TransactionChecks:
 
     def _ask_now(self, group: str, half: Record, status: PutStatus) -> None:
         self._questions -= 1
-        self._has_room.set()
         self._is_unsafe |= status is not PutStatus.PUT_OK
         if self._log.resolved is None or status is not PutStatus.PUT_OK:
             return  # the next pass asks again
@@ -412,7 +412,9 @@ class TransactionChecks:
             log.warning("no producer can be asked about its transactions", group=group, reason=reason)
 
     async def _let_read(self) -> None:
-        """Many questions: let the producer that was asked last take what it was asked."""
+        """Many questions: let halves become safe, and the producer asked last take what it was asked."""
+        while self._questions >= QUESTIONS_MAX:  # noqa: ASYNC110  # each is answered, in time or not
+            await asyncio.sleep(UNSENT_PAUSE_SECONDS)
         for _ in range(UNSENT_PAUSES_MAX):
             if self._asked is None or self._asked.unsent_bytes < UNSENT_BYTES_MAX:
                 return

@@ -1,6 +1,7 @@
 """What a broker that begins to lead knows of transactions, read from its store.
 
-Half messages and op records that the saved progress has not passed are read by their queues. Final records
+Half messages and op records that the saved progress has not passed are read by their queues; of a half that
+an op record names only whether it is a copy, which is five times as fast as reading it. Final records
 that no op record names are found in the log itself, behind the oldest half that is still open: a pass of
 checks appends open halves again, so that is about as far back as the last pass.
 """
@@ -20,12 +21,15 @@ from brokerset_broker.store.message_store import MessageStore
 from brokerset_broker.transactions.resolved import Resolved
 from brokerset_formats.errors import FormatError
 from brokerset_formats.names import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
+from brokerset_formats.properties import NAME_END, Property
 from brokerset_formats.records import MAGIC_BLANK, SYS_FLAG_POSITION, Record, SysFlag, decode_record
 from brokerset_formats.transactions import (
     HALF_QUEUE_ID,
+    check_times_of,
     decode_op_offsets,
     is_final,
     is_op,
+    origin_of,
     target_of,
     unique_key_of,
 )
@@ -34,6 +38,12 @@ log = structlog.get_logger(__name__)
 
 _BEGIN: Final = struct.Struct(f">II{SYS_FLAG_POSITION - 8}xi")
 """Size, magic and sysFlag of a record; other fields than these say nothing here."""
+
+_MARKS: Final = tuple(
+    f"{name}{NAME_END}".encode()
+    for name in (Property.TRAN_PREPARED_QUEUE_OFFSET, Property.TRANSACTION_CHECK_TIMES)
+)
+"""What the properties of a copy have."""
 
 PAUSE_RECORDS: Final = 64
 """Halves or op records that are read between two looks at the time."""
@@ -63,6 +73,10 @@ class TransactionLoading:
         self.topics: dict[int, str] = {}
         """What the halves that were read are for, by queue offset."""
         self._half, self._op = half, op
+        self._named_by: list[tuple[int, tuple[int, ...]]] = []
+        self._named: set[int] = set()
+        self._unsettled: set[int] = set()
+        self._all = False
 
     def _begin(self, offsets: SavedOffsets, topic: str, end: int) -> int:
         """The saved progress, inside of the queue: behind its end it would pass halves to come."""
@@ -81,14 +95,44 @@ class TransactionLoading:
 
     def steps(self) -> Iterator[None]:
         """Read everything; the caller lets others have their turn when a value comes."""
-        yield from self._halves()
         yield from self._op_records()
+        yield from self._copies()
+        yield from self._halves()
+        for number, named in self._named_by:
+            self.resolved.op_stored(number, named)
+            if number % PAUSE_RECORDS == 0:
+                yield
         start = self.resolved.finals_scan_start()
         if start is not None:
             yield from self._finals(start)
 
-    def _halves(self) -> Iterator[None]:
+    def _copies(self) -> Iterator[None]:
+        """Which halves have to be read although op records name them: copies, and those that have some."""
         for number in range(self._half, self._ends.half):
+            unit = self._store.unit(HALF_TOPIC, HALF_QUEUE_ID, number)
+            data = None if unit is None else self._store.read(unit[0], unit[1])
+            if data is not None and any([mark in bytes(data) for mark in _MARKS]):
+                self._note_copy(number)
+            if number % PAUSE_RECORDS == 0:
+                yield
+
+    def _note_copy(self, number: int) -> None:
+        record = self._record(HALF_TOPIC, number)
+        if record is None:
+            return
+        origin = origin_of(record)
+        self._unsettled |= {number, origin}
+        if origin == number and check_times_of(record):
+            self._all = True  # Java's copies do not say of what
+
+    def _halves(self) -> Iterator[None]:
+        named = set[int]() if self._all else self._named - self._unsettled
+        for number in range(self._half, self._ends.half):
+            if number in named:
+                self.resolved.settled_stored(number)
+                if number % PAUSE_RECORDS == 0:
+                    yield
+                continue
             record = self._record(HALF_TOPIC, number)
             if record is not None:
                 self.resolved.half_stored(record)
@@ -106,7 +150,8 @@ class TransactionLoading:
                     named = decode_op_offsets(record.body)
                 except FormatError as error:
                     log.error("an op record is unreadable", queue_offset=number, reason=error.reason)
-            self.resolved.op_stored(number, named)
+            self._named_by.append((number, named))
+            self._named.update(named)
             if number % PAUSE_RECORDS == 0:
                 yield
 

@@ -168,6 +168,15 @@ class Resolved:
         if transaction.ending is not None:
             self._without_op[queue_offset] = None
 
+    def settled_stored(self, queue_offset: int) -> None:
+        """`half_stored` of a half that an op record names, without reading it, while the store is read.
+
+        Not for a half that is a copy, or of which one was made: other copies are the same transaction.
+        """
+        self._half_end = max(self._half_end, queue_offset + 1)
+        if queue_offset >= self.half_progress:
+            self._done.add(queue_offset)
+
     def half_begun(self, queue_offset: int, offset: int, unique_key: bytes, born_timestamp: int) -> None:
         """`half_stored` of a half that a producer has just sent: so it is no copy of another one."""
         self._half_end = queue_offset + 1
@@ -376,7 +385,8 @@ class Resolved:
         key = key_of(half)
         transaction = self._transactions.get(key)
         if transaction is None:
-            return self._recent.get(key, Ending.OVER), 0
+            settled = half.queue_offset in self._done
+            return self._recent.get(key, Ending.ENDED if settled else Ending.OVER), 0
         if transaction.ending is not None:
             return transaction.ending, 0
         return None, transaction.copies[max(transaction.copies)]

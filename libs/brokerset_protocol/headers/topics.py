@@ -64,3 +64,18 @@ class QueryTopicConsumeByWho(Header):
     """QUERY_TOPIC_CONSUME_BY_WHO (300)."""
 
     topic: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetParentTopicInfo(Header):
+    """GET_PARENT_TOPIC_INFO (200075)."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetLiteTopicInfo(Header):
+    """GET_LITE_TOPIC_INFO (200076)."""
+
+    parent_topic: str
+    lite_topic: str

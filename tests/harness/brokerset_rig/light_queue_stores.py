@@ -13,6 +13,9 @@ from brokerset_rig.local_servers import Client, connected, records
 from brokerset_rig.stores import Add
 
 OFFSETS_MS: Final = 500
+JAVA_OFFSETS_SECONDS: Final = 12.0
+"""Java writes offsets for the first time 10 s after its start, whatever is set."""
+
 DISPATCH_SECONDS_MAX: Final = 10.0
 SETTINGS: Final = {
     "enableLmq": "true",
@@ -44,7 +47,8 @@ def run(add: Add) -> None:
             ):
                 before = time.monotonic()
                 with broker(folder, ports[1], namesrv.address, SETTINGS) as server:
-                    problems = asyncio.run(_turn(ports[1], number, expected))
+                    seconds = JAVA_OFFSETS_SECONDS if who == "Java" and killed else 3 * OFFSETS_MS / 1000
+                    problems = asyncio.run(_turn(ports[1], number, expected, seconds))
                     if killed:
                         server.kill()
                 count = sum(map(len, expected.values()))
@@ -55,8 +59,11 @@ def run(add: Add) -> None:
                 )
 
 
-async def _turn(port: int, number: int, expected: Expected) -> list[str]:
-    """Check what is there, then send messages and commit an offset; returns what is wrong."""
+async def _turn(port: int, number: int, expected: Expected, offsets_seconds: float) -> list[str]:
+    """Check what is there, then send messages and commit an offset; returns what is wrong.
+
+    It lasts until the offset is written, as a broker that is killed has only such.
+    """
     async with connected(port) as connection:
         client = Client(connection)
         await client.create_topic("parent", attributes="+message.type=LITE")
@@ -84,7 +91,7 @@ async def _turn(port: int, number: int, expected: Expected) -> list[str]:
         while found and time.monotonic() < deadline:
             await asyncio.sleep(0.1)
             found = await _differences(client, expected)
-        await asyncio.sleep(3 * OFFSETS_MS / 1000)  # a killed broker has only the offsets that were written
+        await asyncio.sleep(offsets_seconds)
         problems += found
     return problems
 

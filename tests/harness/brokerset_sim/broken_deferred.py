@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from unittest import mock
 from brokerset_broker.requests import end_transactions
 from brokerset_broker.requests.end_transactions import TransactionProcessor
 from brokerset_broker.requests.transaction_log import OnOps, TransactionLog
-from brokerset_broker.services.timers.files import TimerFiles
+from brokerset_broker.services import transaction_checks
 from brokerset_broker.services.timers.service import TimerService
 from brokerset_broker.services.timers.work import TimerWork
 from brokerset_broker.services.transaction_checks import TransactionChecks
@@ -35,7 +36,7 @@ from brokerset_runtime.remoting.connection import Reply
 from brokerset_sim import timer_oracle as timers
 from brokerset_sim import transaction_oracle as transactions
 from brokerset_sim.broken_ledger import Patch
-from brokerset_sim.deferred_alone import simulate_alone
+from brokerset_sim.deferred_alone import draw_alone, simulate_alone
 from brokerset_sim.deferred_plan import DeferredPlan
 from brokerset_sim.deferred_world import simulate_deferred
 from brokerset_sim.ledger_checker import SERVICES
@@ -116,18 +117,21 @@ def _check_answered_commit_twice() -> list[Patch]:
     return _forgetful(checks_only=True)
 
 
-def _no_op_at_promotion() -> list[Patch]:
-    loaded = TransactionLog.loaded
-
-    def lazy(self: TransactionLog, resolved: Resolved, topics: dict[int, str]) -> None:
-        resolved._without_op.clear()
-        loaded(self, resolved, topics)
-
-    return [(TransactionLog, "loaded", lazy)]
+def _no_op_records() -> list[Patch]:
+    return [(Resolved, "ops_to_write", lambda self: ())]
 
 
-def _finals_not_read_at_promotion() -> list[Patch]:
-    return [(TransactionLoading, "_finals", lambda self, start: iter(()))]
+def _ops_late_and_finals_not_read() -> list[Patch]:
+    """As in Java: ops are written later, and nothing else says at a promotion what was committed."""
+
+    def later(self: TransactionLog) -> None:
+        if self._turn is None:
+            self._turn = asyncio.get_running_loop().call_later(0.3, self.write_ops)
+
+    return [
+        (TransactionLog, "_write_ops_soon", later),
+        (TransactionLoading, "_finals", lambda self, start: iter(())),
+    ]
 
 
 # -- transactions: answers and checks --------------------------------------------------------------
@@ -150,13 +154,6 @@ def _rollback_answered_at_once() -> list[Patch]:
     return [(TransactionProcessor, "_answer_with_ops", hasty)]
 
 
-def _progress_saved_before_the_disk() -> list[Patch]:
-    async def hasty(self: TransactionChecks) -> bool:
-        return True
-
-    return [(TransactionChecks, "_is_safe", hasty)]
-
-
 def _progress_passes_open_halves() -> list[Patch]:
     def generous(self: Resolved, half_progress: int) -> None:
         self.follow(self.half_end)
@@ -173,8 +170,6 @@ def _checked_at_once() -> list[Patch]:
 
     def impatient(**values: Any) -> check_pass.CheckLimits:
         return limits(**(values | {"transaction_timeout_ms": 0}))
-
-    from brokerset_broker.services import transaction_checks
 
     return [(transaction_checks, "CheckLimits", impatient)]
 
@@ -231,13 +226,13 @@ def _wheel_not_rebuilt() -> list[Patch]:
     open_files = TimerService._open_files
 
     def lazy(self: TimerService, queue_offset_max: int) -> Recovered:
-        return replace(open_files(self, queue_offset_max), queue_offset=queue_offset_max)
+        recovered = open_files(self, queue_offset_max)
+        wheel = self._files._wheel_file
+        assert wheel is not None
+        wheel.map[:] = bytes(wheel.size)
+        return recovered
 
     return [(TimerService, "_open_files", lazy)]
-
-
-def _checkpoint_before_the_disk() -> list[Patch]:
-    return [(TimerFiles, "sync", lambda self, begin, end: None)]
 
 
 def _first_progress_is_now() -> list[Patch]:
@@ -256,8 +251,8 @@ SWITCHES = ("kill leader", "cut off leader", "transfer", "switchover")
 TRANSACTIONS = plan(transaction_producers=3, faults=SWITCHES, down_max=0.2, hold_max=0.6)
 TIMERS = plan(timer_producers=2, faults=SWITCHES, down_max=0.2, hold_max=0.6, delay_ms_max=1_500)
 ROLLS = plan(timer_producers=2, faults=SWITCHES, down_max=0.1, hold_max=0.4, delay_ms_max=2_500, pause=0.5)
-TRANSACTIONS_ALONE = plan(members=1, transaction_producers=3, faults=("power", "slow disk"), down_max=0.1)
 TIMERS_ALONE = plan(members=1, timer_producers=2, faults=("kill", "power"), down_max=0.5, pause=0.25)
+KILLS_ALONE = draw_alone(0)
 
 VARIANTS = (
     DeferredVariant(
@@ -277,11 +272,11 @@ VARIANTS = (
         TRANSACTIONS,
     ),
     DeferredVariant(
-        "no op records at a promotion", _no_op_at_promotion, (transactions.OPS, PROGRESS), TRANSACTIONS, 20
+        "no op records", _no_op_records, (transactions.OPS, transactions.NOT_CHECKED, PROGRESS), TRANSACTIONS
     ),
     DeferredVariant(
-        "finals are not read at a promotion",
-        _finals_not_read_at_promotion,
+        "ops are late and finals not read",
+        _ops_late_and_finals_not_read,
         (transactions.ONCE, transactions.NOT_CHECKED),
         TRANSACTIONS,
         20,
@@ -295,13 +290,6 @@ VARIANTS = (
         (transactions.NOT_CHECKED, transactions.ROLLED_BACK, transactions.ENDED),
         TRANSACTIONS,
         20,
-    ),
-    DeferredVariant(
-        "progress of checks saved before the disk",
-        _progress_saved_before_the_disk,
-        (transactions.PASSED, transactions.ENDED, transactions.OPS, PROGRESS),
-        TRANSACTIONS_ALONE,
-        30,
     ),
     DeferredVariant(
         "the progress passes open halves",
@@ -338,9 +326,6 @@ VARIANTS = (
         20,
     ),
     DeferredVariant("wheel not rebuilt", _wheel_not_rebuilt, (timers.LOST, PROGRESS), TIMERS_ALONE, 20),
-    DeferredVariant(
-        "checkpoint before the disk", _checkpoint_before_the_disk, (timers.LOST, PROGRESS), TIMERS_ALONE, 20
-    ),
-    DeferredVariant("first progress is now", _first_progress_is_now, (timers.RECALLED,), TIMERS_ALONE, 30),
+    DeferredVariant("first progress is now", _first_progress_is_now, (timers.RECALLED,), KILLS_ALONE, 30),
     DeferredVariant("an old master goes on", _old_master_goes_on, (SERVICES, PROCESS_DIED), TIMERS),
 )

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from brokerset_sim.ledger_world import LedgerWorld
 
 FORGED: Final = "an end names its own half"
-DRIFT_MS: Final = 300
-"""Two clocks that are not set differ by less."""
+RUN_SECONDS_MAX: Final = 30
+"""No run is longer: so much clocks drift apart."""
 
 NOTED_MS: Final = 1_500
 """So long before the last record of an epoch a delivery is noted by its master: once a second, or later."""
@@ -34,7 +34,9 @@ class DeferredChecker(LedgerChecker):
     def __init__(self, world: LedgerWorld, plan: DeferredPlan) -> None:
         super().__init__(world)
         self.transactions = TransactionOracle(
-            check_max=CHECK_MAX, timeout_ms=CHECK_TIMEOUT_MS, skew_ms=DRIFT_MS + 2 * plan.clock_ms
+            check_max=CHECK_MAX,
+            timeout_ms=CHECK_TIMEOUT_MS,
+            skew_ms=10 + int(2_000 * plan.drift * RUN_SECONDS_MAX) + 2 * plan.clock_ms,
         )
         self.timers = TimerOracle(precision_ms=PRECISION_MS, noted_ms=NOTED_MS)
         self._fed = -1

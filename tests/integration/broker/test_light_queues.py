@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import orjson
 import pytest
 
 from brokerset_protocol.codes import RequestCode
 from brokerset_rig.local_servers import Setup
+from brokerset_rig.transaction_client import COMMIT, ROLLBACK, transaction_client
 from brokerset_rig.waiting import until
 
 LMQ: dict[str, Any] = {"enable_lmq": True, "enable_multi_dispatch": True}
@@ -114,6 +116,28 @@ async def test_lite_topics_go_with_their_parent_and_after_their_time(setup: Setu
         assert "%LMQ%$lasting$x" not in broker.store.queues_table.light
 
 
+async def test_administrators_see_lite_topics(setup: Setup) -> None:
+    """200074 to 200076, with Java's refusals; subscriptions need POP, so there are none."""
+    async with setup.pair(**LMQ) as (_, client):
+        await client.create_topic("plain")
+        await client.create_topic("p", attributes="+message.type=LITE,+lite.topic.expiration=60")
+        for child in ("x", "y", "x"):
+            await client.send("p", b"-", properties={"__LITE_TOPIC": child})
+
+        broker = orjson.loads((await client.call(RequestCode.GET_BROKER_LITE_INFO)).body)
+        parent = orjson.loads((await client.call(RequestCode.GET_PARENT_TOPIC_INFO, topic="p")).body)
+        answer = await client.call(RequestCode.GET_LITE_TOPIC_INFO, parentTopic="p", liteTopic="x")
+        lite = orjson.loads(answer.body)
+
+        assert (broker["currentLmqNum"], broker["maxLmqNum"], broker["topicMeta"]) == (2, 20_000, {"p": 60})
+        assert (parent["ttl"], parent["lmqNum"], parent["liteTopicCount"]) == (60, 2, 2)
+        assert (lite["topicOffset"]["minOffset"], lite["topicOffset"]["maxOffset"]) == (0, 2)
+        assert lite["topicOffset"]["lastUpdateTimestamp"] > 1_600_000_000_000
+        for topic, code, remark in (("plain", 29, "type not match"), ("none", 17, "not exist")):
+            refused = await client.call(RequestCode.GET_PARENT_TOPIC_INFO, topic=topic)
+            assert (refused.code, remark in (refused.remark or "")) == (code, True)
+
+
 async def test_there_are_as_many_light_queues_as_are_allowed(setup: Setup) -> None:
     async with setup.pair(**LMQ, max_lmq_consume_queue_num=2) as (_, client):
         await client.create_topic("t")
@@ -138,6 +162,35 @@ async def test_a_delayed_message_is_in_its_light_queue_when_it_is_due(setup: Set
 
         assert setup.bodies(pulled) == [b"later"]
         assert setup.properties(setup.records(pulled)[0])["INNER_MULTI_QUEUE_OFFSET"] == "0"
+
+
+async def test_a_message_of_a_transaction_is_in_its_lite_topic_with_its_commit(setup: Setup) -> None:
+    """Java puts the half message there, before anybody knows what becomes of it."""
+    async with setup.broker(**LMQ) as broker, transaction_client(broker.port) as client:
+        await client.create_topic("t", attributes="+message.type=LITE")
+        half = await client.send_half("t", b"paid", "K0", properties={"__LITE_TOPIC": "x"})
+        undone = await client.send_half("t", b"no", "K1", properties={"__LITE_TOPIC": "x"})
+        assert (await client.pull("t", 0, liteTopic="x")).code == 19
+
+        assert (await client.end(half, COMMIT)).code == 0
+        assert (await client.end(undone, ROLLBACK)).code == 0
+
+        pulled = await client.pull("t", 0, liteTopic="x")
+        assert setup.bodies(pulled) == [b"paid"]
+        assert setup.properties(setup.records(pulled)[0])["INNER_MULTI_QUEUE_OFFSET"] == "0"
+        assert pulled.ext["maxOffset"] == "1"
+
+
+async def test_a_timer_message_is_in_its_light_queue_when_it_is_due(setup: Setup) -> None:
+    async with setup.pair(**LMQ) as (_, client):
+        await client.create_topic("t")
+        sent = await client.send(
+            "t", b"later", properties={"INNER_MULTI_DISPATCH": "%LMQ%a", "TIMER_DELAY_MS": "1500"}
+        )
+        assert sent.code == 0
+        assert (await client.pull("%LMQ%a", 0)).code == 19
+
+        assert setup.bodies(await client.pull("%LMQ%a", 0, suspend_ms=20_000)) == [b"later"]
 
 
 async def test_a_priority_is_the_queue_of_a_message(setup: Setup) -> None:

@@ -173,3 +173,41 @@ async def test_what_java_slaves_are_told_is_confirmed(group: Group) -> None:
 
     assert unconfirmed.last_read_ms == before.last_read_ms
     assert confirmed.last_read_ms > START_MS + 64_000
+
+
+async def test_the_stamp_alone_tells_what_was_done(group: Group) -> None:
+    """A replica whose `timercheck` is gone, and whose log has no record behind the stamp."""
+    master, slave = await pair(group)
+    group.clock.advance(62_500)
+    await master.settled()
+    master.record()
+    await master.copy_to(slave)
+    await slave.settled()
+    await slave.timers.persist()
+    await slave.metadata.write_stamp()
+    slave.crash()
+    (group.folder / "b" / "config" / "timercheck").unlink()
+    again = group.make("b")
+    await again.lead(2)
+    group.clock.advance(10_000)
+    await again.settled()
+
+    assert again.delivered() == Counter({f"m{n}": 1 for n in range(5)})
+
+
+async def test_what_a_deposed_master_delivered_alone_is_delivered_again(group: Group) -> None:
+    """Its deliveries were truncated, and nobody made them again before it leads once more."""
+    master, slave = await pair(group)
+    confirmed = master.log.max_offset
+    group.clock.advance(70_000)
+    await master.settled()
+    assert sum(master.delivered().values()) == 5
+    await master.stop_leading()
+    await master.truncate(confirmed)
+    await slave.lead(2)
+    await slave.copy_to(master)
+    slave.crash()
+    await master.lead(3)
+    await master.settled()
+
+    assert master.delivered() == Counter({f"m{n}": 1 for n in range(5)})

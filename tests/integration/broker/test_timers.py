@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -143,7 +144,12 @@ async def test_messages_wait_while_the_disk_is_full_and_come_then(
         assert sorted(found) == [b"0", b"1", b"2", b"3"]
 
 
-async def test_files_of_another_size_or_precision_are_made_again(setup: Setup) -> None:
+@pytest.mark.parametrize(
+    "changes", [{"timer_precision_ms": 100}, {"mapped_file_size_timer_log": 8192}], ids=["precision", "size"]
+)
+async def test_files_of_another_size_or_precision_are_made_again(
+    setup: Setup, changes: dict[str, int]
+) -> None:
     """What waits is taken again from its topic; what was delivered is not delivered again."""
     clock = MovedClock()
     async with setup.broker(clock=clock) as broker, setup.client(broker) as client:
@@ -154,7 +160,6 @@ async def test_files_of_another_size_or_precision_are_made_again(setup: Setup) -
             await client.send("t", b"%d" % number, properties={"TIMER_DELAY_SEC": "3600"})
         await setup.until(lambda: broker.timers.counts.waiting() == {"t": 3})
 
-    changes = {"timer_precision_ms": 100, "mapped_file_size_timer_log": 8192}
     async with setup.broker(clock=clock, **changes) as broker, setup.client(broker) as client:
         await setup.until(lambda: broker.timers.counts.waiting() == {"t": 3})
         clock.moved_ms += 3_601_000
@@ -194,3 +199,22 @@ async def test_retention_keeps_what_waits(setup: Setup) -> None:
         clock.moved_ms += 3_610_000
         await client.wait_for("t", 2)
         await setup.until(lambda: needed() > broker.store.max_offset)
+
+
+async def test_a_wheel_of_a_java_broker_with_another_precision_is_made_again(setup: Setup) -> None:
+    """Its checkpoint does not say so; that the wheel lacks the newest unit of the log does."""
+    clock = MovedClock()
+    async with setup.broker(clock=clock, timer_precision_ms=100) as broker, setup.client(broker) as client:
+        await client.create_topic("t")
+        for number in range(3):
+            await client.send("t", b"%d" % number, properties={"TIMER_DELAY_SEC": "3600"})
+        await setup.until(lambda: broker.timers.counts.waiting() == {"t": 3})
+    path = setup.folder / "config" / "timercheck"
+    path.write_bytes(replace(decode_timer_checkpoint(path.read_bytes()), own=b"").encode())
+
+    async with setup.broker(clock=clock) as broker, setup.client(broker) as client:
+        clock.moved_ms += 3_602_000
+        found: list[bytes] = []
+        while len(found) < 3:
+            found += [record.body for record in await client.wait_for("t", len(found))]
+        assert sorted(found) == [b"0", b"1", b"2"]

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from brokerset_broker.app import Broker
-from brokerset_formats.names import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
+from brokerset_formats.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
 from brokerset_rig.crashing_groups import CrashingGroup, controlled_group, dledger_group
 from brokerset_rig.local_servers import bodies
 from brokerset_rig.transaction_client import COMMIT, ROLLBACK, Half, TransactionClient, transaction_client
@@ -151,6 +151,30 @@ async def test_the_former_master_follows_and_leads_again(tmp_path: Path, groups:
             assert (await client.end(halves[2], ROLLBACK)).code == 1
             assert (await client.end(halves[4], COMMIT)).code == 0
             assert await delivered(client, 4) == [b"0", b"3", b"2", b"4"]
+
+
+@KINDS
+async def test_what_was_given_up_is_there_after_a_crash_and_can_be_resumed(
+    tmp_path: Path, groups: Groups
+) -> None:
+    """The topic for it comes into being before its first message."""
+    settings: dict[str, Any] = {
+        "transaction_time_out": 0, "transaction_check_interval": 100, "transaction_check_max": 1,
+    }  # fmt: skip
+    async with groups(tmp_path, **settings) as group:
+        async with producer(group) as (first, client):
+            await client.create_topic("t", queues=1)
+            half = await client.send_half("t", b"late", "K")
+            given_up = (await client.wait_for(CHECK_MAX_TIME_TOPIC, 0))[0]
+            await group.crash(first)
+
+        async with producer(group) as (second, client):
+            assert second.topics.get(CHECK_MAX_TIME_TOPIC) is not None
+            offset_id = half.msg_id[:16] + f"{given_up.offset:016X}"
+            assert (await client.call(323, topic=CHECK_MAX_TIME_TOPIC, msgId=offset_id)).code == 0
+            question = await client.asked()
+            assert (await client.end(question.half, COMMIT, check=True)).code == 0
+            assert await delivered(client, 1) == [b"late"]
 
 
 @KINDS

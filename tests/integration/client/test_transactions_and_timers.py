@@ -14,6 +14,7 @@ from brokerset_broker.app import Broker
 from brokerset_cli.message_traces import read_traces, trace_rows
 from brokerset_client import (
     Admin,
+    ClientError,
     ConsumeFromWhere,
     EndStatus,
     HalfMessage,
@@ -27,7 +28,7 @@ from brokerset_client import (
     TransactionProducer,
     TransactionState,
 )
-from brokerset_formats.names import TRACE_TOPIC
+from brokerset_formats.names import CHECK_MAX_TIME_TOPIC, TRACE_TOPIC
 from brokerset_rig.local_servers import HOST, running_broker, running_name_server
 from brokerset_rig.waiting import until
 
@@ -194,3 +195,36 @@ async def test_what_happened_to_a_message_can_be_traced(tmp_path: Path) -> None:
 
     assert rows[0].startswith(f"sent as half message: stored by {HOST}:")
     assert sorted(rows[1:]) == ["consumed: success", "ended after a check: commit", "ended: unknown"]
+
+
+async def test_what_was_given_up_is_checked_again(tmp_path: Path) -> None:
+    """No producer answers, so that the message is given up; after that one does, and consumers get it."""
+    seen: list[bytes] = []
+
+    async def unknown(_: MessageView) -> TransactionState:
+        return TransactionState.UNKNOWN
+
+    async def commit(_: MessageView) -> TransactionState:
+        return TransactionState.COMMIT
+
+    async with cluster(tmp_path) as (namesrv, broker), Admin(namesrv=namesrv) as admin:
+        broker.live.update({"transactionCheckMax": "1"})
+        async with TransactionProducer("p", namesrv=namesrv, check=unknown) as producer:
+            sent = await producer.send_in_transaction(
+                Message(topic="t", body=b"x"), always(TransactionState.UNKNOWN)
+            )
+            await until(lambda: broker.transactions.given_up == 1)
+        with pytest.raises(ClientError):
+            await admin.resume_check("AC11000100010001000100010001")
+
+        broker.live.update({"transactionCheckMax": "15"})
+        async with (
+            TransactionProducer("p", namesrv=namesrv, check=commit, topics=["t"]),
+            consumer(namesrv, seen),
+        ):
+            while CHECK_MAX_TIME_TOPIC not in await admin.topics():
+                broker.registrar.register_again()
+            resumed = await admin.resume_check(sent.transaction_id)
+            await until(lambda: seen == [b"x"])
+
+    assert resumed.property_text("REAL_TOPIC") == "t"

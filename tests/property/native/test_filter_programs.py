@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerset_broker.filters import FilterError, compile_filter
+from brokerset_broker.filters import FilterError, SqlFilter, compile_filter
 from brokerset_formats import native
 from brokerset_formats.hosts import Host
 from brokerset_formats.queue_units import UNIT
@@ -22,7 +22,8 @@ pytestmark = pytest.mark.skipif(
 START = 1 << 30
 HOSTS = (Host(bytes([10, 0, 0, 1]), 1), Host(bytes(15) + b"\1", 1))
 ATOMS = [
-    "a = 5", "a <> 5", "5 = a", "a = '5'", "'x' = b", "b <> 'x'", "a > 4", "4 > a", "a >= 5.5", "a <= -1",
+    "a = 5", "a < 5", "a <= 5", "a > 5", "a >= 5", "a BETWEEN 5 AND 6", "a BETWEEN 4 AND 5",
+    "a <> 5", "5 = a", "a = '5'", "'x' = b", "b <> 'x'", "a > 4", "4 > a", "a >= 5.5", "a <= -1",
     "a < 2147483648", "a = -5", "a = 5.0", "a BETWEEN 1 AND 7", "a NOT BETWEEN 2.5 AND 5", "b IN ('x', 'yy')",
     "b NOT IN ('x')", "b CONTAINS 'y'", "b NOT STARTSWITH 'x'", "b ENDSWITH 'y'", "b CONTAINS ''",
     "a IS NULL",
@@ -36,9 +37,8 @@ CONDITIONS = st.recursive(
     ),
     max_leaves=8,
 )
-VALUES = st.sampled_from(
-    ["5", "0", "7", "-3", "+5", " 5", "5.0", "123456789", "1234567890", "x", "yy", "xy", "", "组", "true"]
-)
+TEXTS = ["5", "0", "7", "-3", "+5", " 5", "5.0", "123456789", "1234567890", "x", "yy", "xy", "", "组", "true"]
+VALUES = st.sampled_from(TEXTS)
 PROPERTIES = st.lists(st.tuples(st.sampled_from(["a", "b", "ab", "never "]), VALUES), max_size=5).map(
     lambda pairs: "".join(f"{name}\x01{value}\x02" for name, value in pairs).encode()
 ) | st.binary(max_size=40)
@@ -80,6 +80,32 @@ def test_an_expression_matches_the_same_messages_in_both(
     if examined:
         assert bool(messages) is compiled.matches(properties)
     assert (size, runs) == ((len(data), [(START, START + len(data))]) if messages else (0, []))
+
+
+def examined(compiled: SqlFilter, data: bytes) -> tuple[int, int]:
+    """How many of this one message were examined, and how many matched."""
+    assert core is not None
+    found = core.select_units(
+        memoryview(UNIT.pack(START, len(data), 0)), 0, 1, memoryview(data), START, START + len(data), None,
+        compiled.program, 32, 1 << 20,
+    )  # fmt: skip
+    assert found is not None
+    return found[0], found[1]
+
+
+@pytest.mark.parametrize("text", ATOMS)
+def test_each_comparison_is_the_same_with_every_value(text: str) -> None:
+    """What random expressions rarely meet: both sides of each limit, and each kind of text."""
+    compiled = compile_filter(text)
+    if compiled.program is None:
+        return
+    for a in (None, *TEXTS):
+        for b in (None, *TEXTS):
+            pairs = [f"{name}\x01{value}\x02" for name, value in (("a", a), ("b", b)) if value is not None]
+            properties = "".join(pairs).encode()
+            count, matched = examined(compiled, record(properties))
+            if count:
+                assert bool(matched) is compiled.matches(properties), (a, b)
 
 
 def test_what_most_expressions_consist_of_has_a_program_and_is_examined() -> None:

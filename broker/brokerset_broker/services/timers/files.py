@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
+import threading
 from pathlib import Path
 from typing import Final
 
@@ -57,6 +58,7 @@ class TimerFiles:
         """What was on the disk when it was loaded, or was written since."""
         self.log = TimerLog(log_file_bytes, self._file_at)
         self._wheel: TimerWheel | None = None
+        self._writing = threading.Lock()
         self.is_new = True
         """Whether there was no wheel, or none that is of use: all messages must be taken again."""
 
@@ -106,8 +108,9 @@ class TimerFiles:
             checkpoint.version,
             own,
         )
-        self._checkpoint_path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(self._checkpoint_path, self.checkpoint.encode())
+        with self._writing:  # a task that was cancelled leaves its thread behind
+            self._checkpoint_path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(self._checkpoint_path, self.checkpoint.encode())
 
     # -- wheel and log ------------------------------------------------------------------------------------
 
@@ -136,6 +139,12 @@ class TimerFiles:
         self.log.begin = self._segments.start
         self._wheel = TimerWheel(memoryview(self._wheel_file.map), self._settings)
 
+    def start_over(self) -> None:
+        """The same without what is there."""
+        self._wheel = self._wheel_file = None
+        self._remove()
+        self.open()
+
     def _fits(self) -> bool:
         path = self._root / WHEEL_FILE
         with contextlib.suppress(FileNotFoundError):
@@ -143,6 +152,20 @@ class TimerFiles:
                 return False
         own = self.checkpoint.own
         return not own or _PRECISION.unpack_from(own)[0] == self._settings.slot_ms
+
+    def is_of_another_precision(self) -> bool:
+        """Whether a Java broker wrote the wheel with another one: then it does not know the newest unit.
+
+        Raises FormatError if the log is damaged.
+        """
+        if self.checkpoint.own:
+            return False
+        start = max(self.log.begin, self.log.place(self.checkpoint.log_flush_position).position)
+        newest = self.log.before(self.log.valid_end(start))
+        if newest is None:
+            return False
+        slot_ms = self.log.unit(newest).slot_ms
+        return self.wheel.last_position(slot_ms) < newest and not self.wheel.is_over(slot_ms)
 
     def _remove(self) -> None:
         with contextlib.suppress(FileNotFoundError):

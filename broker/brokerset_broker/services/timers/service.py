@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 import structlog
@@ -30,9 +29,11 @@ from brokerset_broker.timers.put_decision import TIMER_QUEUE_ID
 from brokerset_broker.timers.recovery import Recovered, recover
 from brokerset_broker.timers.settings import TimerSettings
 from brokerset_formats.config import DataVersion
+from brokerset_formats.errors import FormatError
 from brokerset_formats.names import TIMER_TOPIC
 from brokerset_formats.timer_files import TimerCheckpoint, TimerMetrics
 from brokerset_runtime.clock import Clock
+from brokerset_runtime.files import write_atomically
 from brokerset_spec.broker_settings import BrokerSettings
 
 log = structlog.get_logger(__name__)
@@ -175,10 +176,10 @@ class TimerService:
             try:
                 await self._refresh()
                 await self.persist()
+                self._files.remove_before(self._store.min_offset, self._flushed_position)
             except OSError as error:
                 log.error("timer messages cannot be written to the disk", error=str(error))
                 self._changed()
-            self._files.remove_before(self._store.min_offset, self._flushed_position)
 
     async def _refresh(self) -> None:
         """Measurements for whoever asks next."""
@@ -256,14 +257,21 @@ class TimerService:
         files.open()
         if files.is_new:
             return Recovered(0, 0, None, False)
-        recovered = recover(
-            files.wheel,
-            files.log,
-            files.checkpoint,
-            queue_offset_max=queue_offset_max,
-            queue_offset_of=TimerReader(self._store).queue_offset,
-            record_offset_min=self._store.min_offset,
-        )
+        try:
+            if files.is_of_another_precision():
+                raise FormatError("the wheel has another precision than the settings say")
+            recovered = recover(
+                files.wheel,
+                files.log,
+                files.checkpoint,
+                queue_offset_max=queue_offset_max,
+                queue_offset_of=TimerReader(self._store).queue_offset,
+                record_offset_min=self._store.min_offset,
+            )
+        except FormatError as error:
+            log.error("wheel and log of timer messages are of no use, and made again", reason=str(error))
+            files.start_over()
+            return Recovered(0, 0, None, False)
         files.truncate(recovered.log_end)
         return recovered
 
@@ -536,16 +544,16 @@ class TimerService:
         work.flushed_position = min(position, work.state.log_position)
         self._flushed_changes = changes
 
-    def _due_metrics(self) -> bytes | None:
+    def _due_metrics(self) -> TimerMetrics | None:
         self._flushes += 1
-        return self.metrics().encode() if self._flushes % METRICS_FLUSHES == 1 else None
+        return self.metrics() if self._flushes % METRICS_FLUSHES == 1 else None
 
     def _write(
         self,
         log_range: tuple[int, int],
         checkpoint: TimerCheckpoint,
         progress: Progress,
-        metrics: bytes | None,
+        metrics: TimerMetrics | None,
     ) -> None:
         try:
             with self._store.guarding():
@@ -555,7 +563,7 @@ class TimerService:
             raise
         self._files.write_checkpoint(checkpoint, progress)
         if metrics is not None:
-            _write_metrics(self._metrics_path, metrics)
+            write_atomically(self._metrics_path, metrics.encode(), backup=True)
 
     async def _flushed(self, end: int) -> bool:
         if end <= self._store.flushed_offset:
@@ -576,9 +584,3 @@ class TimerService:
 def _set_once(done: asyncio.Future[bool], value: bool) -> None:
     if not done.done():
         done.set_result(value)
-
-
-def _write_metrics(path: Path, data: bytes) -> None:
-    from brokerset_runtime.files import write_atomically
-
-    write_atomically(path, data, backup=True)

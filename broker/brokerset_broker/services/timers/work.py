@@ -172,6 +172,8 @@ class TimerWork:
         self._pending: Outcome | None = None
         self._searches = False
         self._stop_enqueue = self._stop_dequeue = False
+        self._oldest_read_ms = 0
+        """All slots before were read when `oldest` was found."""
         self.oldest = files.log.begin
         """All units before this position of the log are in slots that have been read."""
         self.changes = 0
@@ -191,6 +193,7 @@ class TimerWork:
         """Go on as a slave with a state that was demoted, or that has learned a progress."""
         self.state = state
         self._forget_walk()
+        self._check_oldest()
 
     def take_back(self) -> bool:
         """Undo some of what only this broker, not its group, knows to be taken; whether there is more."""
@@ -265,6 +268,7 @@ class TimerWork:
         deadline = clock.monotonic() + seconds
         rewound = self.state.progress.read_ms
         self.state = self.state.at(clock.now_ms(), self._settings)
+        self._check_oldest()
         if self.state.progress.read_ms < rewound:
             log.warning("the clock was set back: slots of timer messages are read once more")
             self.changes += 1
@@ -282,9 +286,15 @@ class TimerWork:
     def _repeat(step: Callable[[], bool]) -> bool:
         return all(step() for _ in range(STEPS_AT_ONCE))
 
+    def _check_oldest(self) -> None:
+        """Slots that were read may have to be read again: then the oldest unit is searched from the begin."""
+        if self.state.progress.read_ms < self._oldest_read_ms:
+            self.oldest, self._oldest_read_ms = self._files.log.begin, self.state.progress.read_ms
+
     def pass_oldest(self) -> bool:
         """Go on in search of the oldest unit that waits; whether that takes longer."""
         files, read_ms, end = self._files, self.state.progress.read_ms, self.state.log_position
+        self._oldest_read_ms = read_ms
         position = max(self.oldest, files.log.begin)
         for _ in range(OLDEST_AT_ONCE):
             if position >= end:

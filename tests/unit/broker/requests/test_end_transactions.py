@@ -272,6 +272,7 @@ async def test_what_was_resumed_and_ended_is_not_resumed_again(
 
     assert len(bench.bodies(HALF_TOPIC)) == before
     assert sum(counts.open for counts in bench.log.counts.topics.values()) == 0
+    bench.close()
 
 
 async def test_a_commit_finds_a_queue_of_a_topic_that_has_become_smaller(bench: TransactionBench) -> None:

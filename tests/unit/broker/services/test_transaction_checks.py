@@ -136,6 +136,35 @@ async def test_a_question_waits_until_its_half_is_durable(bench: TransactionBenc
     assert bench.offsets.query(TRANSACTION_GROUP, HALF_TOPIC, 0) == 2
 
 
+async def test_a_pass_waits_when_many_questions_wait(
+    bench: TransactionBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sends wait for the same thing in the same list."""
+    monkeypatch.setattr(transaction_checks, "QUESTIONS_MAX", 3)
+    monkeypatch.setattr(transaction_checks, "UNSENT_PAUSE_SECONDS", 0)
+    bench.lead()
+    peer = register(bench, FakePeer())
+    for number in range(8):
+        bench.half(f"K{number}")
+    waiting: list[Callable[[PutStatus], None]] = []
+    bench.admission.when_durable = lambda _end, answer: waiting.append(answer)
+    running = asyncio.create_task(make_pass(bench))
+    most = 0
+    await until(lambda: len(waiting) == 1)
+    waiting.pop()(PutStatus.PUT_OK)  # so a pass is made
+    while not running.done():
+        most = max(most, len(waiting))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        for answer in waiting[:1]:
+            answer(PutStatus.PUT_OK)
+        del waiting[:1]
+    await running
+
+    assert most == 3
+    assert len(peer.asked) == 8
+
+
 async def test_the_progress_keeps_up_without_checks(bench: TransactionBench) -> None:
     """It stops at what is open, and never passes an end that no op record names."""
     bench.lead()
@@ -192,29 +221,19 @@ async def test_a_pass_ends_where_what_is_stored_is_not_safe_any_more(bench: Tran
     assert {command.ext["msgId"] for command in peer.asked} == {"A", "B", "C"}
 
 
-async def test_a_pass_waits_for_questions_that_are_not_safe_yet(
-    bench: TransactionBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each has its message in memory."""
-    monkeypatch.setattr(transaction_checks, "QUESTIONS_WAITING_MAX", 2)
+async def test_an_open_transaction_shows_as_a_lag_of_the_group(bench: TransactionBench) -> None:
+    """From the first one on; a broker that never had one has no progress, as with Java."""
     bench.lead()
-    peer = register(bench, FakePeer())
-    for key in "ABCDE":
-        bench.half(key)
-    waiting: list[Callable[[PutStatus], None]] = []
-    bench.admission.when_durable = lambda _end, answer: waiting.append(answer)
-    running = asyncio.create_task(make_pass(bench))
-    most = 0
-    while not running.done():
-        await asyncio.sleep(0)
-        most = max(most, len(waiting))
-        if len(waiting) >= 2 or len(peer.asked) in (0, 4, 5):
-            for answer in waiting:
-                answer(PutStatus.PUT_OK)
-            waiting.clear()
+    await bench.checks._keep_up()
+    assert bench.offsets.query(TRANSACTION_GROUP, HALF_TOPIC, 0) is None
 
-    assert most == 2
-    assert len(peer.asked) == 5
+    half = bench.half("A")
+    await bench.checks._keep_up()
+    assert bench.offsets.query(TRANSACTION_GROUP, HALF_TOPIC, 0) == 0
+
+    bench.end(half, "A", ROLLBACK)
+    await bench.checks._keep_up()
+    assert bench.offsets.query(TRANSACTION_GROUP, HALF_TOPIC, 0) == 1
 
 
 async def test_a_pass_ends_where_the_store_takes_nothing_and_goes_on_later(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,12 @@ import pytest
 from brokerset_broker.requests.transaction_log import TransactionLog
 from brokerset_broker.services.transaction_loading import TransactionLoading
 from brokerset_broker.store.message_store import MessageStore
+from brokerset_broker.store.results import Appended
+from brokerset_broker.transactions.resolved import Resolved
 from brokerset_formats.names import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
+from brokerset_formats.properties import decode_properties, encode_properties
 from brokerset_formats.records import SysFlag
-from brokerset_formats.transactions import op_message
+from brokerset_formats.transactions import copy_of_half, op_message
 from brokerset_rig.transaction_bench import COMMIT, HOST, ROLLBACK, TransactionBench
 from brokerset_runtime.remoting import DEFERRED
 
@@ -135,6 +140,93 @@ async def test_reading_begins_at_the_progress_inside_of_the_queues(
 
     assert (resolved.half_progress, resolved.op_progress) == progress
     assert list(resolved.open_halves()) == still_open
+
+
+def _known(resolved: Resolved) -> tuple[object, ...]:
+    """Everything that a broker may ask."""
+    states = [resolved.state_at(number) for number in range(resolved.half_end)]
+    return (
+        states,
+        list(resolved.open_halves()),
+        resolved.ops_to_write(),
+        resolved.half_progress,
+        resolved.half_end,
+        resolved.op_progress,
+        resolved.finals_scan_start(),
+    )
+
+
+@pytest.mark.parametrize("seed", range(25))
+async def test_what_op_records_name_need_not_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """By the short way the same is known as by reading every half: with copies of both makes, and ends
+    of older copies, with and without op records."""
+    chance = random.Random(seed)
+    bench = TransactionBench(tmp_path / "store", transaction_time_out=0, transaction_check_max=4)
+    bench.lead()
+    await turn()
+    places: list[tuple[str, Appended]] = []
+    for number in range(40):
+        match chance.choice("hhhecw" if seed % 2 else "hhhecwj"):
+            case "h":
+                places.append((f"K{number}", bench.half(f"K{number}")))
+            case "e" if places:
+                key, place = chance.choice(places)
+                bench.end(place, key, chance.choice((COMMIT, ROLLBACK)), one_way=True)
+                if chance.random() < 0.8:
+                    bench.log.write_ops()
+            case "c":
+                bench.clock.advance(1)
+                await bench.checks._pass()
+            case "j" if places:
+                _java_copy(bench, places)
+            case _:
+                await turn()
+    begin = chance.randrange(bench.store.queue_end(HALF_TOPIC, 0) + 1)
+    bench.log.stop()
+    bench.offsets.commit(TRANSACTION_GROUP, HALF_TOPIC, 0, begin, "broker")
+    bench.offsets.commit(TRANSACTION_GROUP, OP_HALF_TOPIC, 0, 0, "broker")
+    found = []
+    for short in (True, False):
+        loading = TransactionLoading(bench.store, bench.offsets, bench.log.begin_loading())
+        if not short:
+            monkeypatch.setattr(loading, "_all", True)
+        for _ in loading.steps():
+            pass
+        bench.log.stop()
+        loading.resolved.loaded()
+        found.append(_known(loading.resolved))
+    bench.close()
+
+    assert found[0] == found[1]
+
+
+def _java_copy(bench: TransactionBench, places: list[tuple[str, Appended]]) -> None:
+    """A copy that does not say of which half."""
+    key, place = places[0]
+    half = bench.log.read(place.offset)
+    assert half is not None
+    copy = copy_of_half(half, 1)
+    properties = decode_properties(copy.properties)
+    del properties["TRAN_PREPARED_QUEUE_OFFSET"]
+    places.append((key, bench.log.append_half(replace(copy, properties=encode_properties(properties)))))
+
+
+async def test_a_copy_of_javas_ends_with_the_half_that_it_was_made_of(place: Place) -> None:
+    """Java's op record names the half alone when its producer ends it late (issue 8158)."""
+    bench = place.bench
+    bench.lead()
+    await turn()
+    half = bench.half("A")
+    places = [("A", half)]
+    _java_copy(bench, places)
+    bench.log.append(op_message(b"0,", HOST, 0))
+
+    resolved = place.restart().resolved
+
+    assert list(resolved.open_halves()) == []
+    assert resolved.ops_to_write() == (1,)
 
 
 async def test_halves_that_come_meanwhile_are_known_and_counted(place: Place) -> None:
