@@ -7,6 +7,8 @@ Source: `DefaultMQProducerImpl.checkTransactionState`. Other than Java:
 * While the transaction's own work still runs in this process, the handler is not asked: it would find nothing
   stored yet and roll back what is about to be committed. The end of that work is the answer. What was decided
   here is remembered: its end may be lost, or have crossed the check.
+* A half message whose answer was lost, and which was then sent to another broker, is taken back when its
+  broker asks. Java commits both.
 """
 
 from __future__ import annotations
@@ -47,6 +49,10 @@ DECIDED_MAX: Final = 10_000
 """Decisions that are remembered for checks."""
 
 
+_Key = tuple[str, str | None]
+"""Transaction id, and the name of the broker that asks."""
+
+
 @dataclass(slots=True)
 class _Check:
     """A transaction that a broker asks about."""
@@ -84,11 +90,11 @@ class TransactionChecks:
         self._at_once = at_once
         self._timeout = timeout
         self._tracer = tracer
-        self._known: dict[str, _Check] = {}
-        """Checks that wait or run, by transaction id."""
-        self._decided: dict[str, TransactionState] = {}
-        """What was decided here."""
-        self._waiting: deque[str] = deque()
+        self._known: dict[_Key, _Check] = {}
+        """Checks that wait or run."""
+        self._decided: dict[str, tuple[TransactionState, str]] = {}
+        """What was decided here, about the half message of which broker."""
+        self._waiting: deque[_Key] = deque()
         self._arrived = asyncio.Event()
         self._workers: list[asyncio.Task[object]] = []
         self.answered = 0
@@ -114,21 +120,24 @@ class TransactionChecks:
             worker.cancel()
         await asyncio.gather(*self._workers, return_exceptions=True)
 
-    def remember(self, transaction_id: str, state: TransactionState) -> None:
+    def remember(self, transaction_id: str, state: TransactionState, broker_name: str) -> None:
         """Answer checks of this transaction with `state`: its end may be lost, or a check be on its way that
-        was sent before. The oldest is forgotten."""
+        was sent before. Another broker than this one has a half message too many. The oldest is forgotten."""
         while len(self._decided) >= DECIDED_MAX:
             del self._decided[next(iter(self._decided))]
-        self._decided[transaction_id] = state
+        self._decided[transaction_id] = state, broker_name
 
     def check(self, connection: Connection, header: CheckTransactionState, message: MessageView) -> None:
         """Note what the broker asks; never waits."""
         position = check_position(header, connection)
         transaction_id = header.transaction_id or header.msg_id or message.message_id
-        if transaction_id in self._running:
-            self._running[transaction_id] = position
+        running = self._running.get(transaction_id)
+        if running is not None:
+            if not running.is_elsewhere(position.broker_name):  # else it asks again when all is decided
+                self._running[transaction_id] = position
             return
-        known = self._known.get(transaction_id)
+        key = transaction_id, header.broker_name
+        known = self._known.get(key)
         if known is not None:
             known.position = position
             return
@@ -136,8 +145,8 @@ class TransactionChecks:
             self.dropped += 1
             log.warning("check of a transaction is left to the next time", group=self._group)
             return
-        self._known[transaction_id] = _Check(header.topic, header.broker_name, message, position)
-        self._waiting.append(transaction_id)
+        self._known[key] = _Check(header.topic, header.broker_name, message, position)
+        self._waiting.append(key)
         self._arrived.set()
 
     async def _work(self) -> None:
@@ -145,14 +154,16 @@ class TransactionChecks:
             while not self._waiting:
                 self._arrived.clear()
                 await self._arrived.wait()
-            transaction_id = self._waiting.popleft()
-            check = self._known[transaction_id]
-            decided = self._decided.get(transaction_id)
+            key = self._waiting.popleft()
+            transaction_id, check = key[0], self._known[key]
+            decided, owner = self._decided.get(transaction_id, (None, None))
             if decided is None:
                 state, remark = await self._ask(check.message)
+            elif check.position.is_elsewhere(owner):
+                state, remark = TransactionState.ROLLBACK, None
             else:
                 state, remark = decided, None
-            del self._known[transaction_id]
+            del self._known[key]
             await self._answer(transaction_id, check, state, remark)
 
     async def _ask(self, message: MessageView) -> tuple[TransactionState, str | None]:

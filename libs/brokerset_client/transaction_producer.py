@@ -62,8 +62,18 @@ ENDS_AT_ONCE: Final = 64
 _NOT_SAID: Final = HalfPosition(-1, -1)
 """Place of a half message whose send is not answered yet."""
 
-_TRY_AGAIN: Final = PASSING_CODES | {ResponseCode.SLAVE_NOT_AVAILABLE}
-"""Answers of a broker that does not lead now, and has done nothing."""
+_PERHAPS_DONE: Final = frozenset(
+    {
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    }
+)
+"""The broker may have stored the end, and does not know (yet) whether it is as safe as it has to be; the same
+end again is answered when it is. Java's brokers answer 0 then."""
+
+_TRY_AGAIN: Final = PASSING_CODES | _PERHAPS_DONE | {ResponseCode.SLAVE_NOT_AVAILABLE}
+"""Answers of a broker that does not lead now, or cannot say more yet."""
 
 _LATE: Final = ResponseCode.ILLEGAL_OPERATION
 """Answer to an end that comes after the time for which checks were put off: only a check's answer counts."""
@@ -234,7 +244,8 @@ class TransactionProducer(Producer):
         self._open[sending.message_id] = _NOT_SAID
         try:
             sent = await (await self._begin(sending, timeout))
-            if self._open.get(sending.message_id, _NOT_SAID) is _NOT_SAID:
+            known = self._open.get(sending.message_id, _NOT_SAID)
+            if known is _NOT_SAID or known.is_elsewhere(sent.queue.broker_name):
                 self._open[sending.message_id] = position_of(sent)
         except BaseException:
             self._open.pop(sending.message_id, None)
@@ -254,7 +265,7 @@ class TransactionProducer(Producer):
         finally:
             position = self._open.pop(half.transaction_id, _NOT_SAID)
         if status is not EndStatus.REFUSED and state is not TransactionState.UNKNOWN:
-            self.checks.remember(half.transaction_id, state)
+            self.checks.remember(half.transaction_id, state, half.sent.queue.broker_name)
         self._trace_end(half, state, position)
         if problem is not None:
             log.warning("end of a transaction", id=half.transaction_id, end=status.value, reason=problem)
@@ -358,6 +369,7 @@ class _End:
             return EndStatus.CONFIRMED, None
         problem = f"refused by {address} with code {answer.code}: {remark}"
         if answer.code in _TRY_AGAIN:
+            self._in_doubt |= answer.code in _PERHAPS_DONE
             return None, problem
         if answer.code == _LATE or self._in_doubt:
             return EndStatus.LEFT_TO_CHECK, problem
@@ -468,7 +480,11 @@ class Transaction:
             async with room:
                 return await self._producer._end(half, state)
 
-        self.results = tuple(await asyncio.gather(*(end(half) for half in self._halves)))
+        try:
+            self.results = tuple(await asyncio.gather(*(end(half) for half in self._halves)))
+        finally:
+            for half in self._halves:  # if this was cancelled, some had no turn: their checks are answered
+                self._producer._open.pop(half.transaction_id, None)
 
 
 def _state_after(error: BaseException | None) -> TransactionState:

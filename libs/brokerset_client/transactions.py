@@ -115,6 +115,14 @@ class HalfPosition:
     connection: Connection | None = None
     """The one over which the broker asked last; None before the first check."""
 
+    broker_name: str | None = None
+    """None: the broker does not say who it is, as old ones do not."""
+
+    def is_elsewhere(self, broker_name: str | None) -> bool:
+        """Whether it is certainly at another broker than this one: a send that was tried again may have
+        left a half message at each."""
+        return None not in (self.broker_name, broker_name) and self.broker_name != broker_name
+
 
 def half_message(message: Message, group: str, check_after_seconds: int | None) -> Message:
     """`message` with what makes it a half message. Raises `MessageInvalid` where a delay is asked for.
@@ -135,7 +143,7 @@ def position_of(sent: SendResult) -> HalfPosition:
         _, offset = decode_offset_id(sent.offset_message_id)
     except FormatError as error:
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"unreadable answer: {error}") from error
-    return HalfPosition(sent.queue_offset, offset)
+    return HalfPosition(sent.queue_offset, offset, broker_name=sent.queue.broker_name)
 
 
 def end_command(
@@ -167,4 +175,6 @@ def end_command(
 
 def check_position(header: CheckTransactionState, connection: Connection) -> HalfPosition:
     """The half message that a check is about."""
-    return HalfPosition(header.tran_state_table_offset, header.commit_log_offset, connection)
+    return HalfPosition(
+        header.tran_state_table_offset, header.commit_log_offset, connection, header.broker_name
+    )

@@ -39,8 +39,9 @@ _DIGITS_MAX: Final = 18
 _is_child = re.compile(r"[a-zA-Z0-9_-]+").fullmatch
 _NEVER: Final = (names.RETRY_PREFIX, names.DLQ_PREFIX, names.SYSTEM_TOPIC_PREFIX)
 _NEVER_BYTES: Final = tuple(prefix.encode() for prefix in _NEVER)
-_WAITING: Final = frozenset({names.HALF_TOPIC, names.OP_HALF_TOPIC})
-"""Java puts half messages into light queues, before anybody knows whether they are committed."""
+_WAITING: Final = frozenset({names.HALF_TOPIC, names.OP_HALF_TOPIC, names.CHECK_MAX_TIME_TOPIC})
+"""Java puts half messages into light queues, before anybody knows whether they are committed, and those that
+were given up again."""
 
 
 def is_light(name: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import structlog
@@ -29,7 +30,7 @@ from brokerset_formats.errors import FormatError
 from brokerset_formats.message_ids import decode_offset_id
 from brokerset_formats.names import HALF_TOPIC
 from brokerset_formats.records import Record
-from brokerset_formats.transactions import target_of, to_resumed
+from brokerset_formats.transactions import Message, target_of, to_resumed
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import FLAG_ONEWAY, Command
 from brokerset_protocol.errors import Rejected
@@ -111,9 +112,9 @@ class TransactionProcessor:
                 return None
             case Commit():
                 assert half is not None, "a commit has a half"
-                self._check_topic(decision.final.topic)
+                final = self._deliverable(decision.final)
                 try:
-                    end = self._log.commit(half, decision.final)
+                    end = self._log.commit(half, final)
                 except StoreRefused as refused:
                     raise refusal(refused, self._live.current.max_message_size) from None
                 return self._answer_at(connection, command, end)
@@ -123,9 +124,14 @@ class TransactionProcessor:
             case AlreadyDone():
                 return self._answer_with_ops(connection, command, self._log.when_ops_stored)
 
-    def _check_topic(self, topic: str) -> None:
-        """Raise `Rejected` if a commit could not be consumed: the checks go on, and then it is given up."""
-        if self._topics.get(topic) is None or topic in self._topics.going:
+    def _deliverable(self, final: Message) -> Message:
+        """The message of a commit, in a queue that its topic has now: it may have become smaller.
+
+        Raises `Rejected` if it could not be consumed: the checks go on, and then it is given up.
+        """
+        topic = final.topic
+        config = self._topics.get(topic)
+        if config is None or topic in self._topics.going:
             raise Rejected(
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"topic[{topic}] was deleted after the transaction began: make it again, and commit again",
@@ -136,6 +142,9 @@ class TransactionProcessor:
                 f"{topic} is an ordered subject now, which has no transactions: roll back, and send the"
                 " message as an ordered one",
             )
+        if final.queue_id < config.read_queue_nums or not config.read_queue_nums:
+            return final
+        return replace(final, queue_id=final.queue_id % config.read_queue_nums)
 
     # -- resuming -----------------------------------------------------------------------------------------
 
@@ -149,15 +158,14 @@ class TransactionProcessor:
             return DEFERRED
         try:
             _, offset = decode_offset_id(header.msg_id)
-            record = self._log.read(offset)
+            record = self._log.read_resumable(offset)
             if record is None:
-                raise _not_put_back(f"there is no record at offset {offset} of the log")
-            _check_resumable(record, resolved)
+                raise _not_put_back(f"there is no record of a half message at offset {offset} of the log")
             message = to_resumed(record)
             target, _ = target_of(record)
+            was_open = self._is_open(record, resolved)
         except FormatError as error:
             raise _not_put_back(str(error)) from None
-        was_open = record.topic == HALF_TOPIC and resolved.ending_of(record) is None
         try:
             appended = self._log.append_half(message)
         except StoreRefused as refused:
@@ -166,6 +174,25 @@ class TransactionProcessor:
             self._log.counts.begun(target)
         log.info("a half message is checked again", topic=target, offset=offset)
         return self._answer_at(connection, command, appended.end)
+
+    def _is_open(self, record: Record, resolved: Resolved) -> bool:
+        """Whether the transaction of what is to be resumed is open. Raises `Rejected` if it has ended, or
+        nobody knows that it has not: a second message must not come of it."""
+        resumable = {None, Ending.GIVEN_UP}
+        if record.topic == HALF_TOPIC:
+            ending = resolved.ending_of(record)
+        else:
+            resumable.add(Ending.OVER)
+            # The copy will name its origin as the record does.
+            ending = resolved.ending_of(replace(record, queue_offset=resolved.half_end))
+            if ending is Ending.OVER:
+                ending = self._log.ending_in_store(record, ending)
+        if ending not in resumable:
+            raise _not_put_back(
+                "its transaction has ended, or was given up long ago: then resume its record in"
+                " TRANS_CHECK_MAX_TIME_TOPIC"
+            )
+        return ending is None
 
     # -- answers ------------------------------------------------------------------------------------------
 
@@ -206,16 +233,6 @@ class TransactionProcessor:
         """Other than Java, 0 says that the end is as safe as was asked for, as with sends."""
         code = CODES.get(status, ResponseCode.SYSTEM_ERROR)
         connection.answer(command.reply(code, None if code == ResponseCode.SUCCESS else status.value))
-
-
-def _check_resumable(record: Record, resolved: Resolved) -> None:
-    """Raise `Rejected` for a half whose transaction has ended, or of which nobody knows that it has not."""
-    ending = resolved.ending_of(record) if record.topic == HALF_TOPIC else None
-    if ending is not None and ending is not Ending.GIVEN_UP:
-        raise _not_put_back(
-            "its transaction has ended, or was given up long ago: then resume its record in"
-            " TRANS_CHECK_MAX_TIME_TOPIC"
-        )
 
 
 def _not_put_back(reason: str) -> Rejected:

@@ -31,6 +31,7 @@ from brokerset_broker.tables.ordered.values import ClaimKey, SharedAcksPut
 from brokerset_broker.tables.topics import TopicManager
 from brokerset_formats import fastjson
 from brokerset_formats.light_queues import lite_queue
+from brokerset_formats.names import TRANSACTION_GROUP
 from brokerset_protocol import headers
 from brokerset_protocol.bodies.queues import (
     GetConsumerStatusBody,
@@ -236,6 +237,7 @@ class OffsetProcessor:
             raise Rejected(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} does not exist")
         if self._groups.get(group) is None:
             raise Rejected(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} does not exist")
+        _check_settable(group)
         if header.queue_id >= 0:
             wanted = {header.queue_id: self._target(header)}
         else:
@@ -282,6 +284,7 @@ class OffsetProcessor:
         source, target = header.src_group, header.dest_group
         if self._groups.get_or_create(target) is None:
             raise Rejected(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {target} not exist!")
+        _check_settable(target)
         topics = []
         for topic in [header.topic] if header.topic else self._offsets.topics_of(source):
             if self._topics.get(topic) is None:
@@ -347,6 +350,12 @@ class OffsetProcessor:
 
 def _physical_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _check_settable(group: str) -> None:
+    """Raise `Rejected` for offsets that are a broker's own: transactions that they pass are never ended."""
+    if group == TRANSACTION_GROUP:
+        raise _failed(f"the offsets of {group} are the broker's own; nobody else can set them")
 
 
 def _not_found(remark: str) -> Rejected:

@@ -24,7 +24,7 @@ from brokerset_broker.transactions.resolved import Ending, Resolved
 from brokerset_formats.errors import FormatError
 from brokerset_formats.hosts import Host
 from brokerset_formats.lazy_dataclasses import dataclass
-from brokerset_formats.names import HALF_TOPIC, OP_HALF_TOPIC
+from brokerset_formats.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from brokerset_formats.records import Record, decode_record
 from brokerset_formats.transactions import (
     HALF_QUEUE_ID,
@@ -255,8 +255,18 @@ class TransactionLog:
             return None
         if self._resolved is not None and self._resolved.place_of(half.queue_offset) == offset:
             return half
-        unit = self._store.unit(HALF_TOPIC, HALF_QUEUE_ID, half.queue_offset)
-        return half if unit is not None and unit[0] == offset else None
+        return half if self._is_in_queue(half) else None
+
+    def read_resumable(self, offset: int) -> Record | None:
+        """`read_half` of a half, or of one that was given up."""
+        record = self.read(offset)
+        if record is None or record.topic != CHECK_MAX_TIME_TOPIC:
+            return self.read_half(offset)
+        return record if self._is_in_queue(record) else None
+
+    def _is_in_queue(self, record: Record) -> bool:
+        unit = self._store.unit(record.topic, record.queue_id, record.queue_offset)
+        return unit is not None and unit[0] == record.offset
 
     def read(self, offset: int) -> Record | None:
         """The record at an offset of the log; None if there is none that can be read."""

@@ -89,7 +89,7 @@ NEVER_STORED: Final = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCE
 
 
 class _NotThereYet(Exception):
-    """A half is in the log, and cannot be read before others have it: the pass ends."""
+    """What is in the log is not safe yet, so that it cannot be read, or nobody be asked: the pass ends."""
 
 
 class TransactionChecks:
@@ -127,6 +127,7 @@ class TransactionChecks:
         self._unasked: set[str] = set()
         self._asked: Channel | None = None
         self._questions = 0
+        self._is_unsafe = False
         self._given_up_before = 0
         self.checks = 0
         """Questions sent to producers since start."""
@@ -173,8 +174,10 @@ class TransactionChecks:
                 if self._admission.refuses_writes:
                     pass  # nobody could be asked before what is stored now is safe
                 elif clock.monotonic() >= checked + self._live.current.transaction_check_interval / 1000:
-                    await self._pass()
-                    checked = clock.monotonic()
+                    if await self._pass():
+                        checked = clock.monotonic()
+                    else:
+                        await asyncio.sleep(PROGRESS_SECONDS)
                 else:
                     await self._keep_up()
             except Exception:  # the edge of a task: without it nothing would be checked any more
@@ -264,7 +267,12 @@ class TransactionChecks:
 
     # -- a pass -------------------------------------------------------------------------------------------
 
-    async def _pass(self) -> None:
+    async def _pass(self) -> bool:
+        """Make one. False if nobody could be asked, as what is stored does not become safe: each half would
+        lose a check."""
+        if self._admission.when_durable is not None and not await self._is_safe():
+            return False
+        self._is_unsafe = False
         settings = self._live.current
         limits = CheckLimits(
             transaction_timeout_ms=settings.transaction_time_out,
@@ -303,8 +311,11 @@ class TransactionChecks:
         more = self.given_up - self._given_up_before - LOGGED_MAX
         if more > 0:
             log.error("more transactions are given up", count=more)
+        return True
 
     def _read(self, queue_offset: int) -> Record | NoHalf:
+        if self._is_unsafe:
+            raise _NotThereYet
         store = self._store
         offset = self._resolved().place_of(queue_offset)
         if offset is None:
@@ -376,6 +387,7 @@ class TransactionChecks:
 
     def _ask_now(self, group: str, half: Record, status: PutStatus) -> None:
         self._questions -= 1
+        self._is_unsafe |= status is not PutStatus.PUT_OK
         if self._log.resolved is None or status is not PutStatus.PUT_OK:
             return  # the next pass asks again
         for _ in range(PRODUCERS_TRIED):

@@ -176,7 +176,11 @@ class TransactionLoading:
             if data is None:
                 yield
                 continue
-            record = decode_record(data)
+            try:
+                record = decode_record(data)
+            except FormatError as error:
+                log.error("a message cannot be read", offset=offset, reason=error.reason)
+                continue
             self.resolved.final_stored(record.prepared_transaction_offset, unique_key_of(record))
 
     def _finals_of_log(self, start: int) -> Iterator[int | None]:

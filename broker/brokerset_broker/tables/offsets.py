@@ -42,7 +42,8 @@ class OffsetManager:
     """Offsets by `topic@group` and queue id: always the queue offset to consume next."""
 
     keys_max = 200_000
-    """Pairs of topic and group; commits of further ones are ignored, with a warning."""
+    """Pairs of topic and group; commits of further ones are ignored, with a warning, but for the broker's
+    own."""
 
     def __init__(self, settings: LiveSettings, clock: Clock) -> None:
         self._settings = settings
@@ -375,7 +376,7 @@ class OffsetManager:
             self._note_key(group, topic)
 
     def _new_key(self, group: str, topic: str) -> dict[int, int] | None:
-        if len(self._offsets) >= self.keys_max:
+        if len(self._offsets) >= self.keys_max and group != TRANSACTION_GROUP:
             if not self._full:
                 log.error("consumer offsets are full: commits of new groups are ignored", keys=self.keys_max)
             self._full = True

@@ -39,7 +39,6 @@ from brokerset_formats.transactions import (
     check_times_of,
     copy_of_half,
     immunity_ms_of,
-    origin_of,
     target_of,
     to_given_up,
     unique_key_of,
@@ -230,8 +229,8 @@ class _Pass:
             return error.reason
         if check_times_of(half) >= self.limits.check_max:
             return f"no answer to {check_times_of(half)} checks"
-        first = origin_of(half) == half.queue_offset and check_times_of(half) == 0
-        since = max(half.born_timestamp, half.store_timestamp) if first else half.born_timestamp
+        not_asked = check_times_of(half) == 0
+        since = max(half.born_timestamp, half.store_timestamp) if not_asked else half.born_timestamp
         if self.started_ms - since > self.limits.reserved_ms:
             return "older than the log is kept"
         return None
@@ -264,9 +263,12 @@ class _Pass:
         return copy
 
     def _is_immune(self, half: Record) -> bool:
-        """By the producer's clock, which may be ahead: then for at most twice the time."""
+        """By the producer's clock, which may be ahead: then for at most twice the time. Not for longer than
+        the log is kept."""
         immunity_ms = immunity_ms_of(half)
-        return immunity_ms is not None and abs(self.started_ms - half.born_timestamp) <= immunity_ms
+        if immunity_ms is None:
+            return False
+        return abs(self.started_ms - half.born_timestamp) <= min(immunity_ms, self.limits.reserved_ms)
 
 
 def check_pass(

@@ -26,10 +26,14 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from hashlib import sha256
 from typing import Final, NamedTuple
 
 from brokerset_formats.records import Record
 from brokerset_formats.transactions import check_times_of, origin_of, unique_key_of
+
+KEY_BYTES_MAX: Final = 64
+"""Bytes of a producer's key; of a longer one a hash is kept."""
 
 RECENT_MAX: Final = 65_536
 """Ended transactions that are remembered after the progress has passed them, for answers that come twice."""
@@ -79,7 +83,12 @@ class TransactionKey(NamedTuple):
 
 def key_of(half: Record) -> TransactionKey:
     """The transaction of a record of the half topic."""
-    return TransactionKey(origin_of(half), unique_key_of(half))
+    return TransactionKey(origin_of(half), _kept(unique_key_of(half)))
+
+
+def _kept(unique_key: bytes) -> bytes:
+    """A key as it is kept: clients may make one of 32 KB."""
+    return unique_key if len(unique_key) <= KEY_BYTES_MAX else sha256(unique_key).digest()
 
 
 @dataclass(slots=True)
@@ -171,6 +180,7 @@ class Resolved:
     def half_begun(self, queue_offset: int, offset: int, unique_key: bytes, born_timestamp: int) -> None:
         """`half_stored` of a half that a producer has just sent: so it is no copy of another one."""
         self._half_end = queue_offset + 1
+        unique_key = _kept(unique_key)
         transaction = self._begun(TransactionKey(queue_offset, unique_key), (unique_key, born_timestamp))
         transaction.copies[queue_offset] = offset
         self._at[queue_offset] = transaction
@@ -204,7 +214,7 @@ class Resolved:
         if queue_offset is None:
             return
         transaction = self._at[queue_offset]
-        if unique_key is not None and unique_key != transaction.sent[0]:
+        if unique_key is not None and _kept(unique_key) != transaction.sent[0]:
             return
         if transaction.ending is None:
             self._without_op.update(dict.fromkeys(transaction.copies))

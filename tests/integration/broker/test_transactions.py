@@ -13,8 +13,11 @@ import orjson
 import pytest
 
 from brokerset_broker.app import Broker
+from brokerset_formats import fastjson
+from brokerset_formats.config import SubscriptionGroupConfig
 from brokerset_formats.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
 from brokerset_formats.properties import decode_properties
+from brokerset_formats.records import decode_record, encode_record
 from brokerset_rig.local_servers import Setup
 from brokerset_rig.transaction_client import COMMIT, ROLLBACK, UNKNOWN, TransactionClient, transaction_client
 
@@ -266,6 +269,20 @@ async def test_what_is_never_answered_is_given_up_and_can_be_resumed(setup: Setu
         assert (again.remark or "").startswith("Put message back to RMQ_SYS_TRANS_HALF_TOPIC failed.")
 
 
+async def test_what_is_given_up_is_in_no_light_queue(setup: Setup) -> None:
+    """Nobody has committed it; after a commit it is where its producer wants it."""
+    wanted = {"INNER_MULTI_DISPATCH": "%LMQ%a"}
+    serving: dict[str, Any] = {"enable_lmq": True, "enable_multi_dispatch": True}
+    async with pair(setup, transaction_check_max=1, **SOON, **serving) as (_, client):
+        await client.create_topic("t")
+        await client.send_half("t", b"open", "K0", properties=wanted)
+        await client.wait_for(CHECK_MAX_TIME_TOPIC, 0)
+        committed = await client.send_half("t", b"committed", "K1", properties=wanted)
+        assert (await client.end(committed, COMMIT)).code == 0
+
+        assert setup.bodies(await client.pull("%LMQ%a", 0)) == [b"committed"]
+
+
 async def test_resuming_what_is_no_half_message_is_refused(setup: Setup) -> None:
     async with pair(setup) as (broker, client):
         await client.create_topic("t")
@@ -275,6 +292,27 @@ async def test_resuming_what_is_no_half_message_is_refused(setup: Setup) -> None
         for msg_id in (plain.ext["msgId"], plain.ext["msgId"][:16] + "00000000000F4240", "nonsense"):
             reply = await client.call(323, msgId=msg_id)
             assert (reply.code, broker.store.max_offset) == (1, before)
+
+
+async def test_what_looks_like_a_given_up_half_inside_of_a_message_is_not_resumed(setup: Setup) -> None:
+    """It could name any topic as its target, also those that only the broker writes: here the op topic."""
+    async with pair(setup, **SOON) as (broker, client):
+        await client.create_topic("t")
+        half = await client.send_half("t", b"x", "K0")
+        record = decode_record(broker.store.read(half.offset) or b"")
+        assert (await client.end(half, ROLLBACK)).code == 0
+        inside = broker.store.max_offset + 88  # behind the head of a record with IPv4 hosts
+        properties = record.properties.replace(
+            b"REAL_TOPIC\x01t\x02", b"REAL_TOPIC\x01%b\x02" % OP_HALF_TOPIC.encode()
+        )
+        forged = replace(record, topic=CHECK_MAX_TIME_TOPIC, offset=inside, properties=properties, body=b"0,")
+        await client.send("t", encode_record(forged))
+        assert decode_record(broker.store.read(inside) or b"").topic == CHECK_MAX_TIME_TOPIC
+
+        reply = await client.call(323, topic=CHECK_MAX_TIME_TOPIC, msgId=f"{half.msg_id[:16]}{inside:016X}")
+
+        assert reply.code == 1
+        assert "no record" in (reply.remark or "")
 
 
 async def test_an_immune_half_is_not_checked_and_a_late_end_of_it_is_refused(setup: Setup) -> None:
@@ -346,6 +384,29 @@ async def test_clients_cannot_move_the_progress(setup: Setup) -> None:
         assert (await client.call(15, **fields)).code == 29
 
         assert broker.offsets.query(TRANSACTION_GROUP, HALF_TOPIC, 0) is None
+
+
+async def test_nor_can_administrators(setup: Setup) -> None:
+    """A progress that was set ahead would pass an open transaction: its commit would be refused after a
+    restart."""
+    clone: dict[str, Any] = {"topic": HALF_TOPIC, "destGroup": TRANSACTION_GROUP, "offline": "true"}
+    async with pair(setup) as (broker, client):
+        await client.create_topic("t")
+        half = await client.send_half("t", b"x", "K0")
+        await client.call(200, fastjson.dumps(SubscriptionGroupConfig("g").to_json()))
+        broker.offsets.commit("g", HALF_TOPIC, 0, 1)
+
+        reset = await client.call(
+            222, topic=HALF_TOPIC, group=TRANSACTION_GROUP, timestamp=-1, isForce="true"
+        )
+        cloned = await client.call(314, srcGroup="g", **clone)
+
+        for refused in (reset, cloned):
+            assert refused.code == 1
+            assert "the broker's own" in (refused.remark or "")
+        assert broker.offsets.query(TRANSACTION_GROUP, HALF_TOPIC, 0) is None
+    async with pair(setup) as (_, client):
+        assert (await client.end(half, COMMIT)).code == 0
 
 
 async def test_a_progress_behind_the_queues_is_clamped(setup: Setup) -> None:

@@ -25,6 +25,8 @@ from brokerset_client import (
     TransactionSettings,
     TransactionState,
 )
+from brokerset_client.transaction_producer import ENDS_AT_ONCE
+from brokerset_client.transactions import position_of
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.headers.send import EndTransaction
@@ -274,6 +276,28 @@ async def test_a_refused_end_says_so(cluster: FakeCluster, code: int, end: EndSt
     assert "because" in (result.problem or "")
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+    ],
+)
+async def test_an_end_that_is_stored_and_not_safe_yet_is_not_refused(cluster: FakeCluster, code: int) -> None:
+    """The same end is asked for again; without a better answer the check decides, and not an exception."""
+    broker = await one_broker(cluster)
+    broker.script(END, refuse(code), refuse(ResponseCode.SYSTEM_ERROR, "is over"), refuse(code))
+    async with producer(cluster) as sender:
+        async with sender.transaction(MESSAGE) as transaction:
+            pass
+        confirmed = await sender.send_in_transaction(MESSAGE, always(COMMIT))
+
+    assert transaction.results[0].end is EndStatus.LEFT_TO_CHECK
+    assert "is over" in (transaction.results[0].problem or "")
+    assert confirmed.end is EndStatus.CONFIRMED
+
+
 async def test_a_block_commits_what_it_sent(cluster: FakeCluster) -> None:
     """Messages given at entry and sent inside are half messages until the block ends, then all committed."""
     broker = await one_broker(cluster)
@@ -324,6 +348,28 @@ async def test_a_cancelled_block_decides_nothing(cluster: FakeCluster) -> None:
         await until(lambda: len(broker.seen(END)) == 1)
 
     assert kinds(broker) == [UNKNOWN]
+
+
+async def test_checks_of_a_block_that_is_cancelled_while_it_ends_are_answered(cluster: FakeCluster) -> None:
+    """Also of messages whose end had no turn yet: nobody would ever end them otherwise."""
+    broker = await one_broker(cluster)
+    broker.script(END, *[say_nothing] * ENDS_AT_ONCE)
+    decisions = Decisions()
+    async with producer(cluster, decisions, end_timeout=60.0) as sender:
+        await until(lambda: "pg" in broker.producers)
+
+        async def work() -> None:
+            async with sender.transaction(*[MESSAGE] * (ENDS_AT_ONCE + 1)):
+                pass
+
+        task = asyncio.create_task(work())
+        await until(lambda: len(broker.seen(END)) == ENDS_AT_ONCE)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        for half in broker.seen(SEND):
+            broker.ask_for(half)
+        await until(lambda: len(decisions.asked) == ENDS_AT_ONCE + 1)
 
 
 async def test_a_block_can_decide_itself(cluster: FakeCluster) -> None:
@@ -498,6 +544,33 @@ async def test_a_check_of_a_lost_end_gets_what_was_decided(cluster: FakeCluster)
     assert not decisions.asked
     (end,) = ends(broker)
     assert (end.commit_or_rollback, end.commit_log_offset, end.from_transaction_check) == (8, 200, True)
+
+
+async def test_a_half_message_of_a_lost_answer_at_another_broker_is_taken_back(cluster: FakeCluster) -> None:
+    """Its place is not taken for that of the one that counts, which is committed; so nobody gets two."""
+    brokers = [await cluster.add_broker(name) for name in "ab"]
+    cluster.topics["t"] = {"a": 1, "b": 1}
+    decisions = Decisions()
+    async with producer(cluster, decisions) as sender:
+        await until(lambda: all("pg" in broker.producers for broker in brokers))
+
+        async def local(_: HalfMessage) -> TransactionState:
+            stored, other = sorted(brokers, key=lambda broker: not broker.seen(SEND))
+            other.ask_for(stored.seen(SEND)[0], queue_offset=9, offset=900)
+            await broker_round_trip(sender, other)
+            return COMMIT
+
+        result = await sender.send_in_transaction(MESSAGE, local)
+        stored, other = sorted(brokers, key=lambda broker: not broker.seen(SEND))
+        (end,) = ends(stored)
+        assert (result.end, end.commit_log_offset) == (EndStatus.CONFIRMED, position_of(result.sent).offset)
+        assert not ends(other)
+        for broker in brokers:
+            broker.ask_for(stored.seen(SEND)[0], queue_offset=10, offset=1000)
+        await until(lambda: len(ends(stored)) == 2 and len(ends(other)) == 1)
+
+    assert (kinds(stored)[-1], kinds(other)) == (COMMIT, [ROLLBACK])
+    assert not decisions.asked
 
 
 async def broker_round_trip(sender: TransactionProducer, broker: FakeBroker) -> None:

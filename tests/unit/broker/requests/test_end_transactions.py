@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ import pytest
 from brokerset_broker.requests import transaction_log
 from brokerset_broker.requests.transaction_log import TransactionLog
 from brokerset_broker.store.errors import PutStatus, StoreRefused
+from brokerset_broker.tables.offsets import BROKER
 from brokerset_broker.transactions.resolved import Resolved
-from brokerset_formats.names import HALF_TOPIC, OP_HALF_TOPIC
+from brokerset_formats.config import TopicConfig
+from brokerset_formats.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
 from brokerset_protocol.codes import ResponseCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.errors import Rejected
@@ -213,3 +216,73 @@ async def test_resuming_puts_a_given_up_half_back_with_its_counter_at_zero(bench
     assert record is not None
     assert b"TRANSACTION_CHECK_TIMES\x010\x02" in record.properties
     assert bench.log.counts.topics["t"].open == 1
+
+
+def resume(bench: TransactionBench, offset: int) -> Any:
+    """The code of the answer."""
+    command = Command(323, {"msgId": "7F00000100002A9F" + f"{offset:016X}"})
+    try:
+        return bench.processor.resume(bench.peer, command).code  # type: ignore[arg-type, union-attr]
+    except Rejected as rejected:
+        return rejected.code
+
+
+async def given_up(bench: TransactionBench) -> int:
+    """Have passes give up what is open; the offset of its record."""
+    bench.live.current = replace(bench.live.current, transaction_check_max=1, transaction_time_out=0)
+    for _ in range(2):
+        bench.clock.advance(1)
+        await bench.checks._pass()
+    unit = bench.store.unit(CHECK_MAX_TIME_TOPIC, 0, 0)
+    assert unit is not None
+    return unit[0]
+
+
+async def test_what_is_resumed_twice_is_one_open_transaction(bench: TransactionBench) -> None:
+    bench.lead()
+    bench.half("A")
+    offset = await given_up(bench)
+
+    assert [resume(bench, offset), resume(bench, offset)] == [0, 0]
+
+    assert bench.log.counts.topics["t"].open == 1
+    assert bench.log.resolved is not None
+    assert len(list(bench.log.resolved.open_halves())) == 1
+
+
+@pytest.mark.parametrize(("kind", "restarted"), [(COMMIT, False), (ROLLBACK, False), (COMMIT, True)], ids=str)
+async def test_what_was_resumed_and_ended_is_not_resumed_again(
+    bench: TransactionBench, kind: int, restarted: bool
+) -> None:
+    """Its record among those that were given up stays there; a second message must not come of it."""
+    bench.lead()
+    half = bench.half("A")
+    offset = await given_up(bench)
+    resume(bench, offset)
+    bench.end(half, "A", kind)
+    await turn()
+    if restarted:
+        bench = bench.reopened()
+        for topic in (HALF_TOPIC, OP_HALF_TOPIC):
+            bench.offsets.commit(TRANSACTION_GROUP, topic, 0, bench.store.queue_end(topic, 0), BROKER)
+        bench.lead()
+    before = len(bench.bodies(HALF_TOPIC))
+
+    assert resume(bench, offset) == 1
+
+    assert len(bench.bodies(HALF_TOPIC)) == before
+    assert sum(counts.open for counts in bench.log.counts.topics.values()) == 0
+    bench.close()
+
+
+async def test_a_commit_finds_a_queue_of_a_topic_that_has_become_smaller(bench: TransactionBench) -> None:
+    """Nobody reads a queue that the topic does not have any more."""
+    bench.topics.update(TopicConfig("t", 8, 8))
+    bench.lead()
+    every = {"TRAN_MSG": "true", "PGROUP": "pg", "UNIQ_KEY": "A"}
+    half = bench.log.send_half(replace(bench.message("t", b"A", every), queue_id=6))
+    bench.topics.update(TopicConfig("t", 4, 4))
+
+    assert bench.end(half, "A", COMMIT).code == 0
+
+    assert [bench.store.queue_end("t", number) for number in (2, 6)] == [1, 0]

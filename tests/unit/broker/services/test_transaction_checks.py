@@ -119,6 +119,8 @@ async def test_a_question_waits_until_its_half_is_durable(bench: TransactionBenc
     waiting: list[Callable[[PutStatus], None]] = []
     bench.admission.when_durable = lambda _end, answer: waiting.append(answer)
     running = asyncio.create_task(make_pass(bench))
+    await until(lambda: len(waiting) == 1)
+    waiting.pop()(PutStatus.PUT_OK)  # so a pass is made
     await until(lambda: len(waiting) == 2)  # the question, and the progress
     assert not peer.asked
 
@@ -148,6 +150,8 @@ async def test_a_pass_waits_when_many_questions_wait(
     bench.admission.when_durable = lambda _end, answer: waiting.append(answer)
     running = asyncio.create_task(make_pass(bench))
     most = 0
+    await until(lambda: len(waiting) == 1)
+    waiting.pop()(PutStatus.PUT_OK)  # so a pass is made
     while not running.done():
         most = max(most, len(waiting))
         for _ in range(10):
@@ -178,6 +182,43 @@ async def test_the_progress_keeps_up_without_checks(bench: TransactionBench) -> 
     await bench.checks._keep_up()
     saved = [bench.offsets.query(TRANSACTION_GROUP, topic, 0) for topic in (HALF_TOPIC, OP_HALF_TOPIC)]
     assert saved == [5, 2]
+
+
+async def test_nothing_is_given_up_while_nobody_can_be_asked(bench: TransactionBench) -> None:
+    """What is stored now is not safe, for longer than all checks take: these are no checks without answer."""
+    bench.lead()
+    peer = register(bench, FakePeer())
+    half = bench.half("A")
+    safe = bench.admission.when_durable
+    bench.admission.when_durable = lambda _end, answer: answer(PutStatus.FLUSH_SLAVE_TIMEOUT)
+    for _ in range(10):
+        await make_pass(bench)
+    assert bench.bodies(HALF_TOPIC) == [b"A"]
+
+    bench.admission.when_durable = safe
+    await make_pass(bench)
+
+    assert len(peer.asked) == 1
+    bench.end(half, "A", COMMIT)
+    assert [answer.code for answer in bench.peer.answers] == [0]
+
+
+async def test_a_pass_ends_where_what_is_stored_is_not_safe_any_more(bench: TransactionBench) -> None:
+    """The others are not checked in vain; the next pass goes on with them."""
+    bench.lead()
+    peer = register(bench, FakePeer())
+    for key in "ABC":
+        bench.half(key)
+    safe = bench.admission.when_durable
+    answers = [PutStatus.PUT_OK, PutStatus.PUT_OK, PutStatus.FLUSH_SLAVE_TIMEOUT]
+    bench.admission.when_durable = lambda _end, answer: answer(answers.pop(0))
+    await make_pass(bench)
+    assert len(bench.bodies(HALF_TOPIC)) == 3 + 2
+
+    bench.admission.when_durable = safe
+    await make_pass(bench)
+
+    assert {command.ext["msgId"] for command in peer.asked} == {"A", "B", "C"}
 
 
 async def test_an_open_transaction_shows_as_a_lag_of_the_group(bench: TransactionBench) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from brokerset_broker.requests.transaction_log import TransactionLog
 from brokerset_broker.services.transaction_loading import TransactionLoading
+from brokerset_broker.store.message_store import MessageStore
 from brokerset_broker.store.results import Appended
 from brokerset_broker.transactions.resolved import Resolved
 from brokerset_formats.names import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
@@ -267,3 +268,24 @@ async def test_final_records_are_found_in_every_file_of_the_log(
     assert loading.resolved.ops_to_write() == (1, 3)
     assert list(loading.resolved.open_halves()) == [0, 2]
     bench.close()
+
+
+async def test_a_damaged_message_does_not_keep_transactions_from_being_served(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients may set the bits of a commit, so any message may be taken for a final record."""
+    bench = place.bench
+    bench.lead()
+    half = bench.half("A")
+    bits = SysFlag.TRANSACTION_COMMIT
+    damaged = bench.log.append(bench.message("t", b"x", {"UNIQ_KEY": "x"}, sys_flag=bits))
+    read = MessageStore.read
+
+    def damage(store: MessageStore, offset: int, size: int | None = None) -> memoryview | None:
+        return memoryview(b"?" * 100) if offset == damaged.offset else read(store, offset, size)
+
+    monkeypatch.setattr(MessageStore, "read", damage)
+
+    resolved = place.restart().resolved
+
+    assert list(resolved.open_halves()) == [half.queue_offset]

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from brokerset_broker.live_settings import LiveSettings
 from brokerset_broker.tables.config_files import ConfigDamaged
 from brokerset_broker.tables.groups import GroupManager
-from brokerset_broker.tables.offsets import OffsetManager
+from brokerset_broker.tables.offsets import BROKER, OffsetManager
 from brokerset_broker.tables.topics import TopicManager
 from brokerset_formats.config import SubscriptionGroupConfig, TopicConfig
-from brokerset_formats.names import SYSTEM_GROUPS
+from brokerset_formats.names import HALF_TOPIC, SYSTEM_GROUPS, TRANSACTION_GROUP
 from brokerset_protocol.codes import ResponseCode
 from brokerset_protocol.errors import Rejected
 from brokerset_runtime.clock import ManualClock
@@ -317,12 +317,14 @@ def test_offsets_of_broadcasting_members_show_the_slowest(tmp_path: Path) -> Non
 
 
 def test_offsets_have_a_limit(tmp_path: Path) -> None:
-    """Commits of one group too many are not taken; known ones go on."""
+    """Commits of one group too many are not taken; known ones go on, and so do transactions."""
     offsets = new_offsets(tmp_path)
     offsets.keys_max = 1
     assert offsets.commit("g", "t", 0, 1)
 
     assert not offsets.commit("h", "t", 0, 1)
+    assert offsets.commit(TRANSACTION_GROUP, HALF_TOPIC, 0, 1, BROKER)
+    offsets.keys_max = 2
     assert offsets.commit("g", "t", 1, 1)
     offsets.forget_group("g")
     assert offsets.commit("h", "t", 0, 1)

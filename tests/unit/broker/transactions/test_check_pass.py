@@ -225,6 +225,19 @@ def test_an_immunity_ends_though_the_producer_is_ahead_by_years(store: Store) ->
     assert len(store.checks) == 1
 
 
+@pytest.mark.parametrize("ahead", [0, 10**13], ids=str)
+def test_an_immunity_ends_when_the_log_is_not_kept_any_more(store: Store, ahead: int) -> None:
+    """Of thousands of years, and by a clock that is as far ahead; else its copies would never end. Its
+    producer is asked once before it is given up."""
+    store.half(born=NOW + ahead, CHECK_IMMUNITY_TIME_IN_SECONDS=str(10**12))
+    limits = CheckLimits(reserved_ms=100_000)
+    for number in range(2 + limits.check_max):
+        store.check(limits, NOW + 60_000 * number)
+
+    assert store.checks
+    assert len(store.given_up) == 1
+
+
 def test_after_the_last_check_a_half_is_given_up(store: Store) -> None:
     """With all that it had, so that it can be resumed; late answers are refused."""
     store.half()

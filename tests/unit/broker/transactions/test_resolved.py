@@ -214,3 +214,17 @@ def test_a_far_progress_costs_no_more_than_what_is_known() -> None:
 
     assert master.half_progress == 10**9 + 1
     assert master.state_at(10**9 + 1) is State.OPEN
+
+
+def test_long_keys_cost_no_more_than_short_ones() -> None:
+    """A client gives its messages keys of up to 32 KB, of which 300,000 may be open."""
+    first, second = half(0, key="k" * 30_000), half(1, key="k" * 29_999 + "l")
+    made = known(first, second, half_progress=0)
+
+    assert len(resolved.key_of(first).unique_key) <= resolved.KEY_BYTES_MAX
+    made.final_stored(first.offset, b"k" * 30_000)
+    made.final_stored(second.offset, b"k" * 30_000)
+    assert made.ending_of(first) is Ending.COMMITTED
+    assert made.ending_of(second) is None
+    made.half_begun(2, 2_000, b"k" * 30_000, 0)
+    assert made.ending_of(half(2, key="k" * 30_000)) is None
