@@ -79,19 +79,23 @@ class EarlierRolls:
     """Copies that an old master put aside again, and that its last progress does not tell.
 
     A new master, or one that starts again, notes all messages that it takes before it reads the first slot.
+    Its own copies come behind those, and say nothing: there may be further messages with the same key, as
+    when an application sends one message twice.
     """
 
-    __slots__ = ("_copies", "_queue_offset", "_until_ms")
+    __slots__ = ("_begin", "_copies", "_end", "_until_ms")
 
-    def __init__(self, queue_offset: int) -> None:
-        """`queue_offset` is that of the progress with which the master begins."""
-        self._queue_offset = queue_offset
-        self._copies: Counter[tuple[str, int, str, int]] = Counter()
+    def __init__(self, begin: int, end: int) -> None:
+        """Of messages in [begin, end) of the wheel's topic: from the progress with which the master begins to
+        where the topic ended then."""
+        self._begin = begin
+        self._end = end
+        self._copies: Counter[tuple[str, int, str, str, int, int]] = Counter()
         self._until_ms = 0
 
     def note(self, message: TimedMessage) -> None:
         """A message was taken. Those that did not roll, and those without a key, are not remembered."""
-        if message.queue_offset < self._queue_offset or len(self._copies) >= ROLLS_MAX:
+        if not self._begin <= message.queue_offset < self._end or len(self._copies) >= ROLLS_MAX:
             return
         if message.roll_times > 0 and message.unique_key:
             self._copies[_copy_key(message, message.roll_times)] += 1
@@ -114,8 +118,15 @@ class EarlierRolls:
         return len(self._copies)
 
 
-def _copy_key(message: TimedMessage, roll_times: int) -> tuple[str, int, str, int]:
-    return message.unique_key, message.out_ms, message.delete_key, roll_times
+def _copy_key(message: TimedMessage, roll_times: int) -> tuple[str, int, str, str, int, int]:
+    return (
+        message.unique_key,
+        message.out_ms,
+        message.delete_key,
+        message.topic,
+        message.queue_id,
+        roll_times,
+    )
 
 
 class SlotWalk:

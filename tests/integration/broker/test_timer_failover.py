@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,8 +23,8 @@ class Group:
         self.clock = ManualClock(START_MS)
         self.made: list[TimerReplica] = []
 
-    def make(self, name: str) -> TimerReplica:
-        replica = TimerReplica(self.folder / name, self.clock)
+    def make(self, name: str, **settings: Any) -> TimerReplica:
+        replica = TimerReplica(self.folder / name, self.clock, **settings)
         self.made.append(replica)
         return replica
 
@@ -211,3 +212,18 @@ async def test_what_a_deposed_master_delivered_alone_is_delivered_again(group: G
     await master.settled()
 
     assert master.delivered() == Counter({f"m{n}": 1 for n in range(5)})
+
+
+async def test_messages_with_one_key_roll_each_for_itself(group: Group) -> None:
+    """A key is no proof that a copy is that of this message: an application may send one message to two
+    topics, or pass its properties on. What a master put aside again itself says nothing of others."""
+    master = group.make("a", timer_roll_window_slot=10)
+    await master.lead(1)
+    for number in range(100):
+        master.put(f"m{number}", 60, key="same")
+    await master.settled()
+    for _ in range(70):
+        group.clock.advance(1_000)
+        await master.settled()
+
+    assert master.delivered() == Counter({f"m{n}": 1 for n in range(100)})

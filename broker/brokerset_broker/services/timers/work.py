@@ -165,7 +165,7 @@ class TimerWork:
         self._counts = counts
         self._is_subject = is_subject
         self._reader = TimerReader(store)
-        self._rolls = EarlierRolls(state.progress.queue_offset)
+        self._rolls = EarlierRolls(0, 0)
         self._walk: SlotWalk | None = None
         self._steps: Iterator[Outcome | None] = iter(())
         self._reading_ms = 0
@@ -185,8 +185,8 @@ class TimerWork:
 
     def lead(self) -> None:
         """Deliver from now on; all metadata is applied."""
-        self._rolls = EarlierRolls(self.state.progress.queue_offset)
         self.state = self.state.promoted(self._queue_end).at(self._clock.now_ms(), self._settings)
+        self._rolls = EarlierRolls(self.state.progress.queue_offset, self.state.read_after)
         self._forget_walk()
 
     def follow(self, state: TimerState) -> None:
