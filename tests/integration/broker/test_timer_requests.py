@@ -212,3 +212,35 @@ async def test_slaves_of_java_learn_how_far_the_timers_are(setup: Setup) -> None
         assert (checkpoint.queue_offset, checkpoint.master_queue_offset) == (2, 2)
         assert abs(checkpoint.last_read_ms - time.time_ns() // 1_000_000) < 5_000
         assert counts["timingCount"]["t"]["count"] == 2
+
+
+async def test_what_a_client_says_of_rolls_is_not_believed(setup: Setup) -> None:
+    """`TIMER_ROLL_TIMES` that is no number, or too large to count on, costs no message."""
+    async with setup.pair() as (_, client):
+        await client.create_topic("t")
+        for number, times in enumerate(("often", "999999999999999999", "-1")):
+            sent = await client.send(
+                "t", b"%d" % number, properties={"TIMER_DELAY_MS": "1", "TIMER_ROLL_TIMES": times}
+            )
+            assert sent.code == 0
+        found: list[bytes] = []
+        while len(found) < 3:
+            found += [record.body for record in await client.wait_for("t", len(found))]
+        assert sorted(found) == [b"0", b"1", b"2"]
+
+
+async def test_a_message_for_light_queues_leaves_room_for_its_numbers_in_them(setup: Setup) -> None:
+    """Each light queue adds a number when the message is delivered. One that could not be stored then is
+    refused when it is sent, whether it waits for a time or a level."""
+    queues = ",".join(f"%LMQ%q{number}" for number in range(100))
+    async with setup.pair(enable_lmq=True, enable_multi_dispatch=True) as (broker, client):
+        await client.create_topic("t")
+        for wish in ({"TIMER_DELAY_MS": "1"}, {"DELAY": "1"}):
+            begin = broker.store.queue_end("t", 0)
+            codes: list[int] = []
+            for size in range(28_500, 32_500, 80):
+                properties = {"INNER_MULTI_DISPATCH": queues, "X": "x" * size, **wish}
+                codes.append((await client.send("t", b"x", properties=properties)).code)
+            assert set(codes) == {0, 13}
+            end = begin + codes.count(0)
+            await setup.until(lambda end=end: broker.store.queue_end("t", 0) == end)  # type: ignore[misc]
