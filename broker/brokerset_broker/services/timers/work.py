@@ -214,14 +214,15 @@ class TimerWork:
         self._took_back(wanted if is_done else self.state.queue_offset, position)
         return not is_done
 
-    def truncated(self, offset: int) -> None:
-        """The commit log was truncated at `offset`: units of what is gone go, too."""
+    def truncated(self, offset: int, queue_end: int) -> None:
+        """The commit log was truncated at `offset`, and the wheel's topic ended at `queue_end` then: units of
+        what is gone go, too. What came since is taken again."""
         files, end = self._files, self.state.log_position
         position, before = end, files.log.before(end)
         while before is not None and (unit := files.log.unit(before)).offset >= offset:
             files.wheel.unlink(unit, before)
             position, before = before, files.log.before(before)
-        wanted = min(self.state.queue_offset, self._queue_end)
+        wanted = min(self.state.queue_offset, queue_end)
         if position < end or wanted < self.state.queue_offset:
             self._took_back(wanted, position)
 
@@ -276,15 +277,21 @@ class TimerWork:
             self._forget_walk()
         more = True
         while more:
-            more = self._repeat(self._take)
-            more = self._repeat(self._read) or more
+            more = self._repeat(self._take, deadline)
+            more = self._repeat(self._read, deadline) or more
             if clock.monotonic() >= deadline:
                 return more
         return self.pass_oldest()
 
-    @staticmethod
-    def _repeat(step: Callable[[], bool]) -> bool:
-        return all(step() for _ in range(STEPS_AT_ONCE))
+    def _repeat(self, step: Callable[[], bool], deadline: float) -> bool:
+        """Whether there is more to do. One step at least: each of both kinds has its turn."""
+        monotonic = self._clock.monotonic
+        for _ in range(STEPS_AT_ONCE):
+            if not step():
+                return False
+            if monotonic() >= deadline:
+                break
+        return True
 
     def _check_oldest(self) -> None:
         """Slots that were read may have to be read again: then the oldest unit is searched from the begin."""
