@@ -15,6 +15,7 @@ from brokerset_broker.services.timers.counts import TimerCounts
 from brokerset_broker.services.timers.files import TimerFiles
 from brokerset_broker.store.errors import PutStatus, StoreRefused
 from brokerset_broker.store.results import Appended
+from brokerset_broker.tables.metadata.records import METADATA_TOPIC
 from brokerset_broker.timers import recovery
 from brokerset_broker.timers.dequeue import Deliver, Drop, DropReason, EarlierRolls, Outcome, Roll, SlotWalk
 from brokerset_broker.timers.enqueue import (
@@ -38,7 +39,7 @@ from brokerset_broker.timers.progress import TimerState
 from brokerset_broker.timers.put_decision import TIMER_QUEUE_ID
 from brokerset_broker.timers.settings import TimerSettings
 from brokerset_formats.errors import FormatError
-from brokerset_formats.names import TIMER_TOPIC
+from brokerset_formats.names import TIMER_TOPIC, is_send_forbidden
 from brokerset_formats.records import Record, RecordHead, check_record, decode_record
 from brokerset_formats.timer_files import NO_POSITION, TimerUnit
 from brokerset_runtime.clock import Clock
@@ -489,6 +490,14 @@ class TimerWork:
             self._deliver(record, message, enqueued_ms)
 
     def _deliver(self, record: Record, message: TimedMessage, enqueued_ms: int) -> None:
+        if is_send_forbidden(message.topic) or message.topic == METADATA_TOPIC:
+            # Only a Java broker stores that: it lets clients send to the wheel's topic.
+            log.error(
+                "a timer message for a topic that only brokers write is dropped",
+                topic=message.topic,
+                offset=record.offset,
+            )
+            return
         if self._is_subject(message.topic):
             log.error(
                 "a timer message of a deleted topic is dropped: an ordered subject has its name now",
