@@ -164,7 +164,8 @@ class SlotWalk:
         self._message_of = message_of
         self._progress = progress
         self._rolls = earlier_rolls
-        self._keys: set[str] = set()
+        self._keys: set[tuple[str, str]] = set()
+        """Topics and keys of recalls: a message with the same key in another topic is another message."""
         self._noted = array("q")
         self._piece = array("q")
         self._piece_units = PIECE_UNITS
@@ -215,7 +216,7 @@ class SlotWalk:
         if unit.deletes and not unit.rolls:
             recall = self._message_of(unit)
             if recall is not None and recall.delete_key:
-                self._keys.add(recall.delete_key)
+                self._keys.add((recall.topic, recall.delete_key))
 
     def _inspect(self) -> Iterator[None]:
         """Walk back once: the keys of recalls, and where pieces begin."""
@@ -245,13 +246,16 @@ class SlotWalk:
             return Drop(unit, None, DropReason.GONE)
         if self._progress.is_done(message.queue_offset, self._slot_ms, rolls=unit.rolls):
             return Drop(unit, message, DropReason.DONE)
-        if self._keys and message.unique_key and not self._keys.isdisjoint(message.delete_keys):
+        if self._keys and message.unique_key and self._is_recalled(message):
             return Drop(unit, message, DropReason.RECALLED)
         if not unit.rolls:
             return Deliver(unit, message)
         if self._rolls.take(message):
             return Drop(unit, message, DropReason.ROLLED)
         return Roll(unit, message)
+
+    def _is_recalled(self, message: TimedMessage) -> bool:
+        return any((message.topic, key) in self._keys for key in message.delete_keys)
 
     def _count(self) -> None:
         self.held_max = max(self.held_max, self.held)
