@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from brokerset_broker.services.timers.files import TimerFiles
 from brokerset_broker.services.timers.service import TimerService
 from brokerset_broker.store.results import Appended
 from brokerset_broker.timers.recovery import Recovered
@@ -301,3 +302,37 @@ async def test_a_turn_ends_in_time_however_large_messages_are(
         now = master.delivered().total()
         assert now - delivered <= 2
         delivered = now
+
+
+async def test_units_that_are_replaced_while_they_are_flushed_are_flushed_again(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deposed master takes units back, and leads again, while a thread syncs those that were there."""
+    master, _ = await pair(group)
+    confirmed = master.log.max_offset
+    for number in range(5, 8):
+        master.put(f"m{number}", 60 + number)
+    await master.settled()
+    begun, may_end = threading.Event(), threading.Event()
+    sync = TimerFiles.sync
+
+    def syncing(self: TimerFiles, begin: int, end: int) -> None:
+        sync(self, begin, end)
+        begun.set()
+        may_end.wait()
+
+    monkeypatch.setattr(TimerFiles, "sync", syncing)
+    flushing = asyncio.create_task(master.timers.persist())
+    await until(begun.is_set)
+    await master.stop_leading()
+    await master.truncate(confirmed)
+    await master.lead(2)
+    for number in range(5, 8):
+        master.put(f"other{number}", 60 + number)
+    await master.settled()
+    may_end.set()
+    await flushing
+
+    work = master.timers.work
+    assert work is not None
+    assert (work.state.log_position, work.flushed_position) == (8 * 52, 5 * 52)

@@ -540,10 +540,11 @@ class TimerService:
             self._changed()
             return
         begin, position = work.flushed_position, state.log_position
+        work.flushing_position = position
         checkpoint = replace(state, progress=progress).checkpoint(position, self._next_version())
         metrics = self._due_metrics()
         await asyncio.to_thread(self._write, (begin, position), checkpoint, progress, metrics)
-        work.flushed_position = min(position, work.state.log_position)
+        work.flushed_position = work.flushing_position
         self._flushed_changes = changes
 
     def _due_metrics(self) -> TimerMetrics | None:

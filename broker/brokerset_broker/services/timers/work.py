@@ -181,6 +181,8 @@ class TimerWork:
         """Grows with everything that a progress record or a checkpoint has to tell soon."""
         self.flushed_position = state.log_position
         """The log is on the disk up to here; lowered when units are taken back."""
+        self.flushing_position = state.log_position
+        """What is brought to the disk now ends here; lowered, too."""
 
     # -- roles --------------------------------------------------------------------------------------------
 
@@ -231,6 +233,7 @@ class TimerWork:
         end = self.state.log_position
         self._files.truncate(position, end)
         self.flushed_position = min(self.flushed_position, position)
+        self.flushing_position = min(self.flushing_position, position)
         self.oldest = min(self.oldest, position)
         self.state = self.state.took_back(queue_offset, position)
         self.changes += 1
