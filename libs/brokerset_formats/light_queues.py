@@ -127,6 +127,11 @@ def with_offsets(properties: bytes, queues: tuple[str, ...], offsets: tuple[int,
     return rest + b"%s\x01%s\x02" % (OFFSETS, ",".join(map(str, offsets)).encode())
 
 
+def offsets_size_max(value: str) -> int:
+    """Bytes that `with_offsets` adds at most to a message that names these queues."""
+    return len(OFFSETS) + 2 + (value.count(",") + 1) * (_DIGITS_MAX + 1)
+
+
 def without_properties(properties: bytes, names_: tuple[bytes, ...]) -> bytes:
     """Properties without some of them."""
     starts = tuple(name + b"\x01" for name in names_)

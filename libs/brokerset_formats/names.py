@@ -51,9 +51,18 @@ SYSTEM_TOPICS = frozenset(
 """Fixed system topics; a broker adds those named after itself and its cluster."""
 
 SEND_FORBIDDEN_TOPICS = frozenset(
-    {SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC}
+    {
+        SCHEDULE_TOPIC,
+        HALF_TOPIC,
+        OP_HALF_TOPIC,
+        CHECK_MAX_TIME_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_TOPIC,
+        TIMER_TOPIC,
+    }
 )
-"""Topics that only a broker itself may write."""
+"""Topics that only a broker itself may write. In Java that of the timer wheel is not among them: but whoever
+writes it writes all of them, for its messages name the topics that they are delivered to."""
 
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 SYSTEM_GROUPS = frozenset(

@@ -126,7 +126,7 @@ class Member:
         self.group = group
         self.disk = Disk(bytearray(SETTINGS.wheel_bytes), {})
         self.state = TimerState(group.progress(0), 0, 0)
-        self.rolls = EarlierRolls(0)
+        self.rolls = EarlierRolls(0, 0)
         self.walk: SlotWalk | None = None
         self.outcomes: Iterator[Outcome] = iter(())
         self.flush()
@@ -191,8 +191,8 @@ class Member:
     # -- roles --------------------------------------------------------------------------------------------
 
     def lead(self) -> None:
-        self.rolls = EarlierRolls(self.state.progress.queue_offset)
         self.state = self.state.promoted(len(self.group.queue)).at(self.group.now, SETTINGS)
+        self.rolls = EarlierRolls(self.state.progress.queue_offset, self.state.read_after)
         self.walk = None
 
     def learn(self, length: int) -> None:

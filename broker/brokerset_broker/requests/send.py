@@ -56,7 +56,7 @@ from brokerset_formats.batches import BatchItem, iterate_batch
 from brokerset_formats.config import TopicConfig
 from brokerset_formats.errors import FormatError
 from brokerset_formats.hosts import HOST_SIZE_V6, Host
-from brokerset_formats.light_queues import is_light
+from brokerset_formats.light_queues import is_light, offsets_size_max
 from brokerset_formats.message_ids import UniqueIds
 from brokerset_formats.names import (
     RETRY_PREFIX,
@@ -398,6 +398,9 @@ class SendProcessor:
                 handle = recall_handle(topic, timed.out_ms, self._broker_name, unique_id)
                 topic, queue_id = timed.topic, timed.queue_id
                 properties_max -= DELIVERY_PROPERTIES_SIZE
+        lights = properties.get(Property.INNER_MULTI_DISPATCH)
+        if lights is not None and not facts.is_retry and (half or topic != header.topic):
+            properties_max -= offsets_size_max(lights)  # it gets its numbers when it has waited
         if not 0 < len(command.body) <= self.body_max or len(raw) > properties_max:
             raise illegal_message(self.body_max)
         host = born_host(connection, command.ext, in_group=self._in_group)

@@ -79,19 +79,23 @@ class EarlierRolls:
     """Copies that an old master put aside again, and that its last progress does not tell.
 
     A new master, or one that starts again, notes all messages that it takes before it reads the first slot.
+    Its own copies come behind those, and say nothing: there may be further messages with the same key, as
+    when an application sends one message twice.
     """
 
-    __slots__ = ("_copies", "_queue_offset", "_until_ms")
+    __slots__ = ("_begin", "_copies", "_end", "_until_ms")
 
-    def __init__(self, queue_offset: int) -> None:
-        """`queue_offset` is that of the progress with which the master begins."""
-        self._queue_offset = queue_offset
-        self._copies: Counter[tuple[str, int, str, int]] = Counter()
+    def __init__(self, begin: int, end: int) -> None:
+        """Of messages in [begin, end) of the wheel's topic: from the progress with which the master begins to
+        where the topic ended then."""
+        self._begin = begin
+        self._end = end
+        self._copies: Counter[tuple[str, int, str, str, int, int]] = Counter()
         self._until_ms = 0
 
     def note(self, message: TimedMessage) -> None:
         """A message was taken. Those that did not roll, and those without a key, are not remembered."""
-        if message.queue_offset < self._queue_offset or len(self._copies) >= ROLLS_MAX:
+        if not self._begin <= message.queue_offset < self._end or len(self._copies) >= ROLLS_MAX:
             return
         if message.roll_times > 0 and message.unique_key:
             self._copies[_copy_key(message, message.roll_times)] += 1
@@ -114,8 +118,15 @@ class EarlierRolls:
         return len(self._copies)
 
 
-def _copy_key(message: TimedMessage, roll_times: int) -> tuple[str, int, str, int]:
-    return message.unique_key, message.out_ms, message.delete_key, roll_times
+def _copy_key(message: TimedMessage, roll_times: int) -> tuple[str, int, str, str, int, int]:
+    return (
+        message.unique_key,
+        message.out_ms,
+        message.delete_key,
+        message.topic,
+        message.queue_id,
+        roll_times,
+    )
 
 
 class SlotWalk:
@@ -153,7 +164,8 @@ class SlotWalk:
         self._message_of = message_of
         self._progress = progress
         self._rolls = earlier_rolls
-        self._keys: set[str] = set()
+        self._keys: set[tuple[str, str]] = set()
+        """Topics and keys of recalls: a message with the same key in another topic is another message."""
         self._noted = array("q")
         self._piece = array("q")
         self._piece_units = PIECE_UNITS
@@ -204,7 +216,7 @@ class SlotWalk:
         if unit.deletes and not unit.rolls:
             recall = self._message_of(unit)
             if recall is not None and recall.delete_key:
-                self._keys.add(recall.delete_key)
+                self._keys.add((recall.topic, recall.delete_key))
 
     def _inspect(self) -> Iterator[None]:
         """Walk back once: the keys of recalls, and where pieces begin."""
@@ -234,13 +246,16 @@ class SlotWalk:
             return Drop(unit, None, DropReason.GONE)
         if self._progress.is_done(message.queue_offset, self._slot_ms, rolls=unit.rolls):
             return Drop(unit, message, DropReason.DONE)
-        if self._keys and message.unique_key and not self._keys.isdisjoint(message.delete_keys):
+        if self._keys and message.unique_key and self._is_recalled(message):
             return Drop(unit, message, DropReason.RECALLED)
         if not unit.rolls:
             return Deliver(unit, message)
         if self._rolls.take(message):
             return Drop(unit, message, DropReason.ROLLED)
         return Roll(unit, message)
+
+    def _is_recalled(self, message: TimedMessage) -> bool:
+        return any((message.topic, key) in self._keys for key in message.delete_keys)
 
     def _count(self) -> None:
         self.held_max = max(self.held_max, self.held)

@@ -19,6 +19,8 @@ them free, or it could not be delivered."""
 
 _TIMES: Final = (Property.TIMER_ENQUEUE_MS.encode(), Property.TIMER_DEQUEUE_MS.encode())
 
+_ROLL_TIMES_DIGITS: Final = 10
+
 _is_number = re.compile(r"-?[0-9]{1,18}").fullmatch
 
 
@@ -47,7 +49,7 @@ class TimedMessage:
     """`TIMER_DEL_UNIQKEY` of a recall, empty for all others."""
 
     roll_times: int = 0
-    """How often it was put aside again."""
+    """How often it was put aside again; 0 if the property is no small number, as clients may send it."""
 
     @property
     def delete_keys(self) -> tuple[str, str]:
@@ -100,8 +102,12 @@ def timed_message(record: TimedRecord) -> TimedMessage:
         queue_id=number(Property.REAL_QID),
         unique_key=properties.get(Property.UNIQ_KEY, ""),
         delete_key=properties.get(Property.TIMER_DEL_UNIQKEY, ""),
-        roll_times=number(Property.TIMER_ROLL_TIMES) if Property.TIMER_ROLL_TIMES in properties else 0,
+        roll_times=_roll_times(properties.get(Property.TIMER_ROLL_TIMES, "")),
     )
+
+
+def _roll_times(text: str) -> int:
+    return int(text) if len(text) < _ROLL_TIMES_DIGITS and _is_number(text) else 0
 
 
 def delivered_properties(raw: bytes, *, enqueued_ms: int, now_ms: int) -> bytes:

@@ -142,9 +142,9 @@ class TimerReplica:
 
     # -- messages -----------------------------------------------------------------------------------------
 
-    def put(self, body: str, seconds: int) -> None:
+    def put(self, body: str, seconds: int, *, key: str = "") -> None:
         """Store a message that waits; the timers hear of it before it is confirmed."""
-        properties = {"TIMER_DELAY_SEC": str(seconds), "UNIQ_KEY": body}
+        properties = {"TIMER_DELAY_SEC": str(seconds), "UNIQ_KEY": key or body}
         place = self.puts.put_aside(TOPIC, 0, properties)
         assert isinstance(place, PutAside), place
         self.store.append(

@@ -370,6 +370,36 @@ async def test_a_delayed_message_is_delivered_by_the_next_leader(tmp_path: Path)
             assert [record.body for record in await client.wait_for("t", 0)] == [b"later"]
 
 
+async def test_timer_messages_are_delivered_by_the_next_leader(tmp_path: Path) -> None:
+    """Those that roll, too; one that was recalled by neither leader; what was delivered before comes once."""
+    changes = {"timer_roll_window_slot": 4, "recall_message_enable": True}
+    async with group(tmp_path, **changes) as members:
+        old = await members.leader()
+        async with client_of(old) as client:
+            await client.create_topic("t", 1)
+            sent = [
+                await client.send("t", b"%d" % n, properties={"TIMER_DELAY_SEC": str(1 + n)})
+                for n in range(10)
+            ]
+            assert all(reply.code == 0 for reply in sent)
+            handle = sent[9].ext["recallHandle"]
+            assert (await client.call(370, producerGroup="g", topic="t", recallHandle=handle)).code == 0
+            assert (await client.wait_for("t", 0))[0].body == b"0"
+            await until(lambda: old.timers.unrecorded() is None)
+        await members.equal()
+        number = next(number for number, broker in members.brokers.items() if broker is old)
+        await members.crash(number)
+        new = await members.leader(other_than=old)
+        async with client_of(new) as client:
+            found: list[bytes] = []
+            while b"8" not in found:
+                found += [record.body for record in await client.wait_for("t", len(found))]
+            await until(lambda: new.timers.work is not None and not new.timers.work.waits)
+            assert set(found) == {b"%d" % n for n in range(9)}
+            assert (await client.pull("t", len(found))).code == ResponseCode.PULL_NOT_FOUND
+        assert len(found) <= 11
+
+
 async def test_without_a_quorum_nothing_is_acknowledged_and_only_the_committed_read(
     tmp_path: Path,
 ) -> None:

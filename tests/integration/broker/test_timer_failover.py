@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from brokerset_broker.services.timers.files import TimerFiles
+from brokerset_broker.services.timers.service import TimerService
+from brokerset_broker.store.results import Appended
+from brokerset_broker.timers.recovery import Recovered
 from brokerset_rig.timer_replicas import TimerReplica
+from brokerset_rig.waiting import until
 from brokerset_runtime.clock import ManualClock
 
 START_MS = 1_795_251_847_000
@@ -22,8 +30,8 @@ class Group:
         self.clock = ManualClock(START_MS)
         self.made: list[TimerReplica] = []
 
-    def make(self, name: str) -> TimerReplica:
-        replica = TimerReplica(self.folder / name, self.clock)
+    def make(self, name: str, **settings: Any) -> TimerReplica:
+        replica = TimerReplica(self.folder / name, self.clock, **settings)
         self.made.append(replica)
         return replica
 
@@ -211,3 +219,120 @@ async def test_what_a_deposed_master_delivered_alone_is_delivered_again(group: G
     await master.settled()
 
     assert master.delivered() == Counter({f"m{n}": 1 for n in range(5)})
+
+
+async def test_messages_with_one_key_roll_each_for_itself(group: Group) -> None:
+    """A key is no proof that a copy is that of this message: an application may send one message to two
+    topics, or pass its properties on. What a master put aside again itself says nothing of others."""
+    master = group.make("a", timer_roll_window_slot=10)
+    await master.lead(1)
+    for number in range(100):
+        master.put(f"m{number}", 60, key="same")
+    await master.settled()
+    for _ in range(70):
+        group.clock.advance(1_000)
+        await master.settled()
+
+    assert master.delivered() == Counter({f"m{n}": 1 for n in range(100)})
+
+
+async def test_a_truncation_while_the_files_are_opened_costs_no_message(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slave that starts truncates its log and receives it again, before its wheel is at work: it takes
+    again what it has no units of any more."""
+    master, slave = await pair(group)
+    begin = slave.log.max_offset
+    for number in range(5, 8):
+        master.put(f"m{number}", 60 + number)
+    await master.settled()
+    master.record()
+    await master.copy_to(slave)
+    await until(lambda: slave.taken == 8)
+    known = slave.timers.progress()
+    assert known is not None
+    await slave.timers.persist()
+    slave.crash()
+
+    may_open = threading.Event()
+    open_files = TimerService._open_files
+
+    def opening(self: TimerService, queue_offset_max: int) -> Recovered:
+        may_open.wait()
+        return open_files(self, queue_offset_max)
+
+    monkeypatch.setattr(TimerService, "_open_files", opening)
+    again = group.make("b")
+    await again.metadata.start_following()
+    again.timers.put(known)
+    await asyncio.sleep(0)  # its task begins to open them
+    await again.truncate(begin)
+    await master.copy_to(again)
+    may_open.set()
+    await again.settled()
+    master.crash()
+    await again.lead(2)
+    group.clock.advance(80_000)
+    await again.settled()
+
+    assert again.delivered() == Counter({f"m{n}": 1 for n in range(8)})
+
+
+async def test_a_turn_ends_in_time_however_large_messages_are(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock is asked after each message, for one of four megabytes takes milliseconds."""
+    master = group.make("a")
+    await master.lead(1)
+    for number in range(40):
+        master.put(f"m{number}", 1)
+    await master.settled()
+    group.clock.advance(3_000)
+    append = master.store.append
+
+    def slow(*parts: Any, **fields: Any) -> Appended:
+        group.clock.advance(1)
+        return append(*parts, **fields)
+
+    monkeypatch.setattr(master.store, "append", slow)
+    work, delivered = master.timers.work, 0
+    assert work is not None
+    while delivered < 40:
+        work.turn(0.002)
+        now = master.delivered().total()
+        assert now - delivered <= 2
+        delivered = now
+
+
+async def test_units_that_are_replaced_while_they_are_flushed_are_flushed_again(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deposed master takes units back, and leads again, while a thread syncs those that were there."""
+    master, _ = await pair(group)
+    confirmed = master.log.max_offset
+    for number in range(5, 8):
+        master.put(f"m{number}", 60 + number)
+    await master.settled()
+    begun, may_end = threading.Event(), threading.Event()
+    sync = TimerFiles.sync
+
+    def syncing(self: TimerFiles, begin: int, end: int) -> None:
+        sync(self, begin, end)
+        begun.set()
+        may_end.wait()
+
+    monkeypatch.setattr(TimerFiles, "sync", syncing)
+    flushing = asyncio.create_task(master.timers.persist())
+    await until(begun.is_set)
+    await master.stop_leading()
+    await master.truncate(confirmed)
+    await master.lead(2)
+    for number in range(5, 8):
+        master.put(f"other{number}", 60 + number)
+    await master.settled()
+    may_end.set()
+    await flushing
+
+    work = master.timers.work
+    assert work is not None
+    assert (work.state.log_position, work.flushed_position) == (8 * 52, 5 * 52)

@@ -11,6 +11,7 @@ import pytest
 from brokerset_broker.requests import send
 from brokerset_broker.requests.plain_timers import plain_timer
 from brokerset_formats.batches import BatchItem, encode_batch
+from brokerset_formats.names import TIMER_TOPIC
 from brokerset_formats.properties import decode_properties, encode_properties
 from brokerset_formats.recall_handles import RecallHandle, decode_recall_handle
 from brokerset_formats.records import decode_record
@@ -238,3 +239,63 @@ async def test_slaves_of_java_learn_how_far_the_timers_are(setup: Setup) -> None
         assert (checkpoint.queue_offset, checkpoint.master_queue_offset) == (2, 2)
         assert abs(checkpoint.last_read_ms - time.time_ns() // 1_000_000) < 5_000
         assert counts["timingCount"]["t"]["count"] == 2
+
+
+async def test_what_a_client_says_of_rolls_is_not_believed(setup: Setup) -> None:
+    """`TIMER_ROLL_TIMES` that is no number, or too large to count on, costs no message."""
+    async with setup.pair() as (_, client):
+        await client.create_topic("t")
+        for number, times in enumerate(("often", "999999999999999999", "-1")):
+            sent = await client.send(
+                "t", b"%d" % number, properties={"TIMER_DELAY_MS": "1", "TIMER_ROLL_TIMES": times}
+            )
+            assert sent.code == 0
+        found: list[bytes] = []
+        while len(found) < 3:
+            found += [record.body for record in await client.wait_for("t", len(found))]
+        assert sorted(found) == [b"0", b"1", b"2"]
+
+
+async def test_a_message_for_light_queues_leaves_room_for_its_numbers_in_them(setup: Setup) -> None:
+    """Each light queue adds a number when the message is delivered. One that could not be stored then is
+    refused when it is sent, whether it waits for a time or a level."""
+    queues = ",".join(f"%LMQ%q{number}" for number in range(100))
+    async with setup.pair(enable_lmq=True, enable_multi_dispatch=True) as (broker, client):
+        await client.create_topic("t")
+        for wish in ({"TIMER_DELAY_MS": "1"}, {"DELAY": "1"}):
+            begin = broker.store.queue_end("t", 0)
+            codes: list[int] = []
+            for size in range(28_500, 32_500, 80):
+                properties = {"INNER_MULTI_DISPATCH": queues, "X": "x" * size, **wish}
+                codes.append((await client.send("t", b"x", properties=properties)).code)
+            assert set(codes) == {0, 13}
+            end = begin + codes.count(0)
+            await setup.until(lambda end=end: broker.store.queue_end("t", 0) == end)  # type: ignore[misc]
+
+
+async def test_nobody_sends_to_the_wheels_topic(setup: Setup) -> None:
+    """Its messages name the topic that they are delivered to: also those that only brokers may write."""
+    async with setup.pair() as (broker, client):
+        await client.create_topic("t")
+        forged = {"TIMER_OUT_MS": "5", "REAL_TOPIC": "rmq_sys_BROKERSET_METADATA", "REAL_QID": "0"}
+        for properties in ({}, forged):
+            sent = await client.send(TIMER_TOPIC, properties=properties)
+            assert (sent.code, sent.remark) == (16, f"Sending message to topic[{TIMER_TOPIC}] is forbidden.")
+        assert (await client.send_batch(TIMER_TOPIC, [b"x"])).code == 16
+        assert broker.store.queue_end(TIMER_TOPIC, 0) == 0
+
+
+@pytest.mark.parametrize("topic", [TIMER_TOPIC, "rmq_sys_BROKERSET_METADATA", "RMQ_SYS_TRANS_HALF_TOPIC"])
+async def test_a_forged_message_in_a_store_of_java_is_not_delivered(setup: Setup, topic: str) -> None:
+    """Into the wheel's own topic it would be delivered again and again; others are read by brokers alone."""
+    async with setup.pair() as (broker, client):
+        await client.create_topic("t")
+        forged = {"TIMER_OUT_MS": "5", "REAL_TOPIC": topic, "REAL_QID": "0"}
+        before = broker.store.queue_end(topic, 0)
+        broker.store.append(
+            TIMER_TOPIC, 0, b"x", encode_properties(forged),
+            flag=0, sys_flag=0, born_timestamp=1, born_host=bytes(8),
+        )  # fmt: skip
+        await client.send("t", b"y", properties={"TIMER_DELAY_MS": "1"})
+        assert [record.body for record in await client.wait_for("t")] == [b"y"]
+        assert broker.store.queue_end(topic, 0) == (2 if topic == TIMER_TOPIC else before)

@@ -116,7 +116,8 @@ class TimerService:
         """As metadata has it, while the files are not open."""
         self._leads = False
         self._has_files = False
-        self._truncated_at: int | None = None
+        self._truncated: tuple[int, int] | None = None
+        """Where the log was truncated before the files were open, and where the wheel's topic ended then."""
         self._open_wanted = asyncio.Event()
         self._dirty = asyncio.Event()
         self._timer: asyncio.Handle | None = None
@@ -217,8 +218,8 @@ class TimerService:
             is_subject=self._is_subject,
         )
         self._has_files = True
-        if self._truncated_at is not None:
-            work.truncated(self._truncated_at)
+        if self._truncated is not None:
+            work.truncated(*self._truncated)
         work.follow(work.state)
         log.info(
             "timer messages are at work",
@@ -363,10 +364,11 @@ class TimerService:
     def truncated(self, offset: int) -> None:
         """The commit log was truncated at `offset`."""
         if self.work is not None:
-            self.work.truncated(offset)
+            self.work.truncated(offset, self._queue_end)
             self._changed()
         else:
-            self._truncated_at = min(offset, self._truncated_at or offset)
+            before = self._truncated or (offset, self._queue_end)
+            self._truncated = min(offset, before[0]), min(self._queue_end, before[1])
 
     def unrecorded(self) -> Progress | None:
         """A progress that the log does not have and should; `None` if there is none, or if it can wait."""
@@ -538,10 +540,11 @@ class TimerService:
             self._changed()
             return
         begin, position = work.flushed_position, state.log_position
+        work.flushing_position = position
         checkpoint = replace(state, progress=progress).checkpoint(position, self._next_version())
         metrics = self._due_metrics()
         await asyncio.to_thread(self._write, (begin, position), checkpoint, progress, metrics)
-        work.flushed_position = min(position, work.state.log_position)
+        work.flushed_position = work.flushing_position
         self._flushed_changes = changes
 
     def _due_metrics(self) -> TimerMetrics | None:

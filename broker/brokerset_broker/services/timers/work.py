@@ -15,6 +15,7 @@ from brokerset_broker.services.timers.counts import TimerCounts
 from brokerset_broker.services.timers.files import TimerFiles
 from brokerset_broker.store.errors import PutStatus, StoreRefused
 from brokerset_broker.store.results import Appended
+from brokerset_broker.tables.metadata.records import METADATA_TOPIC
 from brokerset_broker.timers import recovery
 from brokerset_broker.timers.dequeue import Deliver, Drop, DropReason, EarlierRolls, Outcome, Roll, SlotWalk
 from brokerset_broker.timers.enqueue import (
@@ -38,7 +39,7 @@ from brokerset_broker.timers.progress import TimerState
 from brokerset_broker.timers.put_decision import TIMER_QUEUE_ID
 from brokerset_broker.timers.settings import TimerSettings
 from brokerset_formats.errors import FormatError
-from brokerset_formats.names import TIMER_TOPIC
+from brokerset_formats.names import TIMER_TOPIC, is_send_forbidden
 from brokerset_formats.records import Record, RecordHead, check_record, decode_record
 from brokerset_formats.timer_files import NO_POSITION, TimerUnit
 from brokerset_runtime.clock import Clock
@@ -165,7 +166,7 @@ class TimerWork:
         self._counts = counts
         self._is_subject = is_subject
         self._reader = TimerReader(store)
-        self._rolls = EarlierRolls(state.progress.queue_offset)
+        self._rolls = EarlierRolls(0, 0)
         self._walk: SlotWalk | None = None
         self._steps: Iterator[Outcome | None] = iter(())
         self._reading_ms = 0
@@ -180,13 +181,15 @@ class TimerWork:
         """Grows with everything that a progress record or a checkpoint has to tell soon."""
         self.flushed_position = state.log_position
         """The log is on the disk up to here; lowered when units are taken back."""
+        self.flushing_position = state.log_position
+        """What is brought to the disk now ends here; lowered, too."""
 
     # -- roles --------------------------------------------------------------------------------------------
 
     def lead(self) -> None:
         """Deliver from now on; all metadata is applied."""
-        self._rolls = EarlierRolls(self.state.progress.queue_offset)
         self.state = self.state.promoted(self._queue_end).at(self._clock.now_ms(), self._settings)
+        self._rolls = EarlierRolls(self.state.progress.queue_offset, self.state.read_after)
         self._forget_walk()
 
     def follow(self, state: TimerState) -> None:
@@ -214,14 +217,15 @@ class TimerWork:
         self._took_back(wanted if is_done else self.state.queue_offset, position)
         return not is_done
 
-    def truncated(self, offset: int) -> None:
-        """The commit log was truncated at `offset`: units of what is gone go, too."""
+    def truncated(self, offset: int, queue_end: int) -> None:
+        """The commit log was truncated at `offset`, and the wheel's topic ended at `queue_end` then: units of
+        what is gone go, too. What came since is taken again."""
         files, end = self._files, self.state.log_position
         position, before = end, files.log.before(end)
         while before is not None and (unit := files.log.unit(before)).offset >= offset:
             files.wheel.unlink(unit, before)
             position, before = before, files.log.before(before)
-        wanted = min(self.state.queue_offset, self._queue_end)
+        wanted = min(self.state.queue_offset, queue_end)
         if position < end or wanted < self.state.queue_offset:
             self._took_back(wanted, position)
 
@@ -229,6 +233,7 @@ class TimerWork:
         end = self.state.log_position
         self._files.truncate(position, end)
         self.flushed_position = min(self.flushed_position, position)
+        self.flushing_position = min(self.flushing_position, position)
         self.oldest = min(self.oldest, position)
         self.state = self.state.took_back(queue_offset, position)
         self.changes += 1
@@ -276,15 +281,21 @@ class TimerWork:
             self._forget_walk()
         more = True
         while more:
-            more = self._repeat(self._take)
-            more = self._repeat(self._read) or more
+            more = self._repeat(self._take, deadline)
+            more = self._repeat(self._read, deadline) or more
             if clock.monotonic() >= deadline:
                 return more
         return self.pass_oldest()
 
-    @staticmethod
-    def _repeat(step: Callable[[], bool]) -> bool:
-        return all(step() for _ in range(STEPS_AT_ONCE))
+    def _repeat(self, step: Callable[[], bool], deadline: float) -> bool:
+        """Whether there is more to do. One step at least: each of both kinds has its turn."""
+        monotonic = self._clock.monotonic
+        for _ in range(STEPS_AT_ONCE):
+            if not step():
+                return False
+            if monotonic() >= deadline:
+                break
+        return True
 
     def _check_oldest(self) -> None:
         """Slots that were read may have to be read again: then the oldest unit is searched from the begin."""
@@ -482,6 +493,14 @@ class TimerWork:
             self._deliver(record, message, enqueued_ms)
 
     def _deliver(self, record: Record, message: TimedMessage, enqueued_ms: int) -> None:
+        if is_send_forbidden(message.topic) or message.topic == METADATA_TOPIC:
+            # Only a Java broker stores that: it lets clients send to the wheel's topic.
+            log.error(
+                "a timer message for a topic that only brokers write is dropped",
+                topic=message.topic,
+                offset=record.offset,
+            )
+            return
         if self._is_subject(message.topic):
             log.error(
                 "a timer message of a deleted topic is dropped: an ordered subject has its name now",

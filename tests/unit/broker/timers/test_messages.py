@@ -50,6 +50,12 @@ def test_a_record_tells_what_decisions_need() -> None:
     assert (rolled.roll_times, rolled.delete_key) == (2, "V")
 
 
+@pytest.mark.parametrize("times", ["", "often", "9999999999", "9" * 18])
+def test_rolls_that_cannot_be_counted_count_as_none(times: str) -> None:
+    """A client may have sent the property; its message is not dropped for that."""
+    assert timed_message(record({**PROPERTIES, "TIMER_ROLL_TIMES": times})).roll_times == 0
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [("TIMER_OUT_MS", ""), ("TIMER_OUT_MS", "soon"), ("REAL_TOPIC", ""), ("REAL_QID", "x")]
 )
