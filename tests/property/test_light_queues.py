@@ -195,7 +195,7 @@ def test_what_is_written_is_what_is_read(
     assert decode_properties(stored)["K"] == "v"
     assert light_queues.with_offsets(stored, queues, tuple(range(len(queues)))) == stored
     if light_queues.check_dispatch(",".join(names)) is None and light_queues.takes_light_queues(topic):
-        assert queues == tuple(names)
+        assert queues == tuple(",".join(names).rstrip(",").split(","))
 
 
 @examples(200)

@@ -56,7 +56,7 @@ from brokerset_formats.batches import BatchItem, iterate_batch
 from brokerset_formats.config import TopicConfig
 from brokerset_formats.errors import FormatError
 from brokerset_formats.hosts import HOST_SIZE_V6, Host
-from brokerset_formats.light_queues import is_light
+from brokerset_formats.light_queues import is_light, offsets_size_max
 from brokerset_formats.message_ids import UniqueIds
 from brokerset_formats.names import (
     RETRY_PREFIX,
@@ -389,6 +389,9 @@ class SendProcessor:
         timed = None if self._timers is None else self._timers.put_aside(topic, queue_id, properties)
         raw = encode_properties(properties)
         properties_max, handle = self.properties_max, None
+        if not facts.is_retry and Property.INNER_MULTI_DISPATCH in properties:
+            # Else what is put aside for now could not be stored with its numbers when its time has come.
+            properties_max -= offsets_size_max(properties[Property.INNER_MULTI_DISPATCH])
         if level > 0:
             topic, queue_id, raw = self._levels.put_aside(topic, queue_id, level, raw)
             kind = "delay"
