@@ -36,6 +36,7 @@ DISPATCH: Final = b"INNER_MULTI_DISPATCH"
 OFFSETS: Final = b"INNER_MULTI_QUEUE_OFFSET"
 
 _DIGITS_MAX: Final = 18
+_OFFSET_SIZE_MAX: Final = _DIGITS_MAX + 1
 _is_child = re.compile(r"[a-zA-Z0-9_-]+").fullmatch
 _NEVER: Final = (names.RETRY_PREFIX, names.DLQ_PREFIX, names.SYSTEM_TOPIC_PREFIX)
 _NEVER_BYTES: Final = tuple(prefix.encode() for prefix in _NEVER)
@@ -127,9 +128,9 @@ def with_offsets(properties: bytes, queues: tuple[str, ...], offsets: tuple[int,
     return rest + b"%s\x01%s\x02" % (OFFSETS, ",".join(map(str, offsets)).encode())
 
 
-def offsets_size_max(value: str) -> int:
+def offsets_size_max(dispatch: str) -> int:
     """Bytes that `with_offsets` adds at most to a message that names these queues."""
-    return len(OFFSETS) + 2 + (value.count(",") + 1) * (_DIGITS_MAX + 1)
+    return len(OFFSETS) + 2 + _OFFSET_SIZE_MAX * (dispatch.count(",") + 1)
 
 
 def without_properties(properties: bytes, names_: tuple[bytes, ...]) -> bytes:

@@ -130,7 +130,7 @@ class LightQueues:
         self._serves = settings.serves_light_queues
         descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         wanted = settings.max_lmq_consume_queue_num
-        self._queues_max = min(wanted, descriptors // DESCRIPTORS_SHARE)
+        self._queues_max = self._store.light_queues_max = min(wanted, descriptors // DESCRIPTORS_SHARE)
         if self._serves and self._queues_max < wanted:
             log.warning(
                 "fewer light queues than maxLmqConsumeQueueNum says: each has a file descriptor",

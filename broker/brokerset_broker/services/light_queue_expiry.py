@@ -102,6 +102,8 @@ class LightQueueExpiry:
         return [TopicsDeleted(gone)] if gone else []
 
     def _has_expired(self, name: str) -> bool:
+        if name in self._topics.items:  # somebody has made it, perhaps with more queues than the light one
+            return False
         queue = self._store.queues_table.light.get(name)
         if queue is None or self._store.tail(name, QUEUE_ID)[0] != queue.next_offset:
             return False

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from brokerset_broker.store.consume_queue import NO_LIMIT, ConsumeQueue
 from brokerset_broker.store.errors import StoreCorrupt
-from brokerset_formats.light_queues import is_light
+from brokerset_formats.light_queues import QUEUE_ID, is_light
 from brokerset_formats.queue_units import UNIT_SIZE
 
 
@@ -47,7 +47,7 @@ class ConsumeQueues:
             queue = ConsumeQueue(folder, topic, queue_id, self._file_bytes, self._executor)
             self.table[topic, queue_id] = queue
             self._topics.setdefault(topic, {})[queue_id] = queue
-            if is_light(topic):
+            if queue_id == QUEUE_ID and is_light(topic):
                 self.light[topic] = queue
         return queue
 
@@ -99,11 +99,11 @@ class ConsumeQueues:
         kept = {queue_id: queue for queue_id, queue in queues.items() if queue.last_end > before}
         if kept:
             self._topics[topic] = kept
-        else:
-            self.light.pop(topic, None)
         for queue_id, queue in queues.items():
             if queue_id not in kept:
                 del self.table[topic, queue_id]
+                if queue_id == QUEUE_ID:
+                    self.light.pop(topic, None)
                 queue.files.remove_all()
         folder = self._folder / topic
         if folder.is_dir() and not any(folder.iterdir()):

@@ -201,6 +201,9 @@ class MessageStore(StoreReads):
         self.body_size_max = settings.max_message_size
         self.batch_size_max = settings.max_message_size + RECORD_EXTRA_BYTES
         self.serves_light_queues = settings.serves_light_queues
+        self.light_queues_max = settings.max_lmq_consume_queue_num
+        """No further ones are begun by a message that was put aside when there were fewer."""
+        self._light_queues_full = False  # whether the log says so
         self.appends_crc = settings.appends_property_crc
         self.properties_size_max = PROPERTIES_BESIDE_CRC_MAX if self.appends_crc else PROPERTIES_SIZE_MAX
         """Bytes of properties that a client may send, the last separator included."""
@@ -775,6 +778,8 @@ class MessageStore(StoreReads):
         names: tuple[str, ...] = ()
         if self.serves_light_queues and has_unit(sys_flag):
             names = light_queues.wanted_queues(topic, properties)
+            if self.light_queues_with(names) > self.light_queues_max:
+                names = self._known_light_queues(topic, names)
         queues = []
         for name in names:
             key = name, light_queues.QUEUE_ID
@@ -784,6 +789,18 @@ class MessageStore(StoreReads):
             queues.append(queue)
         offsets = tuple(queue.next_offset for queue in queues)
         return light_queues.with_offsets(properties, names, offsets), queues
+
+    def _known_light_queues(self, topic: str, names: Sequence[str]) -> tuple[str, ...]:
+        """Those that are there, when there are too many; the message is in its topic all the same."""
+        known = tuple(name for name in names if name in self.queues_table.light)
+        if len(known) < len(names) and not self._light_queues_full:
+            self._light_queues_full = True
+            log.error(
+                "there are too many light queues: messages whose time has come are put into no new ones",
+                light_queues_max=self.light_queues_max,
+                topic=topic,
+            )
+        return known
 
     def _open_queue(self, topic: str, queue_id: int) -> ConsumeQueue | QueueTail:
         """A queue that is new to appends."""

@@ -8,9 +8,10 @@ from typing import Any
 import orjson
 import pytest
 
+from brokerset_formats.message_ids import decode_offset_id
 from brokerset_protocol.codes import RequestCode
 from brokerset_rig.local_servers import Setup
-from brokerset_rig.transaction_client import COMMIT, ROLLBACK, transaction_client
+from brokerset_rig.transaction_client import COMMIT, ROLLBACK, Half, transaction_client
 from brokerset_rig.waiting import until
 
 LMQ: dict[str, Any] = {"enable_lmq": True, "enable_multi_dispatch": True}
@@ -149,6 +150,80 @@ async def test_there_are_as_many_light_queues_as_are_allowed(setup: Setup) -> No
         )
         assert (await client.send("t", properties={"INNER_MULTI_DISPATCH": "%LMQ%a"})).code == 0
         assert (await client.send("%LMQ%c")).code == 2017
+
+
+async def test_a_delayed_message_begins_no_light_queue_beyond_the_limit(setup: Setup) -> None:
+    """At its send there was room. It comes into its topic, and into those queues that are there."""
+    async with setup.pair(**LMQ, message_delay_level="1s", max_lmq_consume_queue_num=3) as (broker, client):
+        await client.create_topic("t")
+        for names in ("%LMQ%a,%LMQ%b", "%LMQ%c,%LMQ%d", "%LMQ%a,%LMQ%e,%LMQ%f"):
+            properties = {"INNER_MULTI_DISPATCH": names, "DELAY": "1"}
+            assert (await client.send("t", names.encode(), properties=properties)).code == 0
+
+        await until(lambda: broker.delay.delivered == 3)
+
+        assert sorted(broker.store.queues_table.light) == ["%LMQ%a", "%LMQ%b"]
+        assert len(setup.bodies(await client.pull("t", 0))) == 3
+        pulled = await client.pull("%LMQ%a", 0)
+        assert setup.bodies(pulled) == [b"%LMQ%a,%LMQ%b", b"%LMQ%a,%LMQ%e,%LMQ%f"]
+        last = setup.properties(setup.records(pulled)[-1])
+        assert (last["INNER_MULTI_DISPATCH"], last["INNER_MULTI_QUEUE_OFFSET"]) == ("%LMQ%a", "1")
+
+
+@pytest.mark.parametrize("later", [{"DELAY": "1"}, {"TIMER_DELAY_MS": "1000"}], ids=["level", "timer"])
+async def test_what_is_taken_for_later_has_room_for_its_numbers_in_light_queues(
+    setup: Setup, later: dict[str, str]
+) -> None:
+    """Properties that are too long with them are refused at once, not when the message is due."""
+    names = ",".join(f"%LMQ%{number}" for number in range(10))
+    async with setup.pair(**LMQ, message_delay_level="1s") as (_, client):
+        await client.create_topic("t")
+        taken = []
+        for size in range(31_800, 32_700, 50):
+            properties = {"INNER_MULTI_DISPATCH": names, "K": "x" * size, **later}
+            sent = await client.send("t", b"%d" % size, properties=properties)
+            assert sent.code in (0, 13)
+            if sent.code == 0:
+                taken.append(b"%d" % size)
+        assert taken
+
+        delivered = [(await client.wait_for("%LMQ%9", number))[0].body for number in range(len(taken))]
+
+        assert sorted(delivered) == taken
+
+
+async def test_what_is_committed_has_room_for_its_numbers_in_light_queues(setup: Setup) -> None:
+    """A half message that is taken can be committed."""
+    names = ",".join(f"%LMQ%{number}" for number in range(10))
+    async with setup.broker(**LMQ) as broker, transaction_client(broker.port) as client:
+        await client.create_topic("t")
+        taken = 0
+        for size in range(31_800, 32_700, 50):
+            properties = {"INNER_MULTI_DISPATCH": names, "K": "x" * size}
+            reply = await client.half_reply("t", b"paid", f"K{size}", properties=properties)
+            if reply.code == 0:
+                _, offset = decode_offset_id(reply.ext["msgId"])
+                half = Half(f"K{size}", int(reply.ext["queueOffset"]), offset, reply.ext["msgId"])
+                assert (await client.end(half, COMMIT)).code == 0
+                taken += 1
+
+        assert taken
+        assert broker.store.queue_max("%LMQ%9", 0) == taken
+
+
+async def test_a_topic_that_is_named_like_a_light_queue_is_deleted_by_nobody(setup: Setup) -> None:
+    """An administrator made it, with more queues than the light one; its messages go with their records."""
+    async with setup.pair(**LMQ) as (broker, client):
+        await client.create_topic("%LMQ%a")
+        for queue_id in (3, 0):
+            await client.send("%LMQ%a", b"%d" % queue_id, queue_id=queue_id)
+        light = broker.store.queues_table.light["%LMQ%a"]
+        assert light.queue_id == 0
+        light.min_offset = light.next_offset
+
+        assert await broker.light_queue_expiry.expire() == 0
+        assert "%LMQ%a" in broker.topics.items
+        assert setup.bodies(await client.pull("%LMQ%a", 0, queue_id=3)) == [b"3"]
 
 
 async def test_a_delayed_message_is_in_its_light_queue_when_it_is_due(setup: Setup) -> None:
