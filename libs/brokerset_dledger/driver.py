@@ -98,8 +98,12 @@ class DurableLedger(Ledger, Protocol):
     def end_recovery(self) -> None:
         """Forget on the disk that this member is recovering. Blocks; raises OSError."""
 
+    @property
+    def needs_sync(self) -> bool:
+        """Whether `begin_sync` gives something: entries, or a failure of the disk that it raises."""
+
     def begin_sync(self) -> Sync | None:
-        """What is not on the disk yet; None if there is nothing."""
+        """What is not on the disk yet, or what raises why it never comes there; None if there is nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,7 +340,7 @@ class Driver:
                 self._start(self._write_term(ready.current_term, ready))
             else:
                 self._send(ready)
-        if not self._syncs and self._ledger.synced_index < self._ledger.end_index:
+        if not self._syncs and self._ledger.needs_sync:
             self._sync_soon()
         self._acknowledge()
         if self._ledger.committed_index != self._committed_index:

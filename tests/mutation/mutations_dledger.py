@@ -122,4 +122,20 @@ DLEDGER = (
         new="                if True:\n",
         caught_by=f"{OLD_LOG}::test_the_old_log_stays_when_the_leaders_first_entry_takes_the_place_of_another",
     ),
+    Mutation(
+        name="failed-truncation-goes-unseen",
+        breaks="A follower whose log is synced and whose truncation failed takes no entry any more, and runs on.",
+        path="broker/brokerset_broker/store/ledger.py",
+        old="        return self.synced_index < self.end_index or self._failure is not None\n",
+        new="        return self.synced_index < self.end_index\n",
+        caught_by=f"{STORE}::test_a_truncation_that_the_disk_did_not_take_ends_the_log",
+    ),
+    Mutation(
+        name="truncates-again-after-a-failure",
+        breaks="A second try finds zeros in the page cache, syncs nothing, and stale entries stay on the disk.",
+        path="broker/brokerset_broker/store/ledger.py",
+        old="        self._require_disk()\n        try:\n            known =",
+        new="        try:\n            known =",
+        caught_by=f"{STORE}::test_a_truncation_that_the_disk_did_not_take_ends_the_log",
+    ),
 )

@@ -24,8 +24,11 @@ WORLDS: dict[str, Callable[[int], Outcome]] = {"group": simulate_deferred, "alon
 SEEDS = {"group": 12, "alone": 12}
 """So many run in `make sim`; `run.py` runs more."""
 
-REGRESSIONS: list[tuple[str, int]] = []
-"""Worlds and seeds that have shown a fault of the product."""
+REGRESSIONS: list[tuple[str, int]] = [("group", 128)]
+"""Worlds and seeds that have shown a fault of the product.
+
+128: a DLedger's follower whose truncation failed on the disk refused every entry from then on, and went on.
+"""
 
 HAPPENS = (
     "half",

@@ -564,7 +564,12 @@ class FileLedger:
             done += size
 
     def truncate(self, entry: LedgerEntry) -> None:
-        """Drop everything behind the entry; put it here if this log lacks it. Blocks for the disk."""
+        """Drop everything behind the entry; put it here if this log lacks it. Blocks for the disk.
+
+        Raises `LedgerRefused`. After a failure of the disk it may be done half: what reads as cleared may be
+        on the disk still, so no further attempt counts, and the next start recovers what there is.
+        """
+        self._require_disk()
         try:
             known = self.entry(entry.index) == entry
         except LedgerRefused:
@@ -644,14 +649,18 @@ class FileLedger:
 
     # The disk.
 
+    @property
+    def needs_sync(self) -> bool:
+        """Whether entries are not on the disk yet, or a truncation failed: all that was synced does not show
+        that."""
+        return self.synced_index < self.end_index or self._failure is not None
+
     def begin_sync(self) -> LedgerSync | None:
         """What is not on the disk yet; None if there is nothing.
 
         After a truncation that failed its `run` raises that failure.
         """
-        if self.synced_index >= self.end_index and self._failure is None:
-            return None
-        return LedgerSync(self)
+        return LedgerSync(self) if self.needs_sync else None
 
     def delete_first_files(self, count: int) -> int:
         """Retention: delete the oldest data files, never the last; returns how many. The index follows."""

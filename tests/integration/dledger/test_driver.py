@@ -386,6 +386,43 @@ async def test_a_disk_that_takes_no_checkpoint_ends_the_member(
     await member.stop()
 
 
+async def test_a_truncation_that_the_disk_did_not_take_ends_the_member_and_the_next_start_catches_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A follower whose log is synced as a whole has nothing else to sync, where it would show."""
+    async with group(tmp_path) as members:
+        leader = await leader_of(members)
+        heir, stale = (member for member in members.values() if member is not leader)
+        (before,) = await leader.driver.append([b"before"])
+        await until(lambda: stale.ledger.committed_index == before.index)
+        await stale.stop()
+        for number in range(3):
+            stale.ledger.append_body(leader.driver.term, b"nobody else has %d" % number)
+        stale.ledger.close()
+        await leader.driver.transfer(heir.member_id)
+        await until(lambda: heir.driver.status.serves)
+        (after,) = await heir.driver.append([b"after"])
+        peers = ";".join(f"{name}-{address}" for name, address in stale.addresses.items())
+        members[stale.member_id] = failing = Running(tmp_path, stale.member_id, peers)
+        cut_files = FileLedger._cut_files
+
+        def fail_once(ledger: FileLedger, position: int, index: int) -> None:
+            monkeypatch.undo()
+            cut_files(ledger, position, index)
+            raise OSError(5, "Input/output error")
+
+        monkeypatch.setattr(FileLedger, "_cut_files", fail_once)
+        await failing.start()
+        async with asyncio.timeout(SECONDS_MAX):
+            assert isinstance(await failing.ended(), OSError)
+        await failing.stop()
+
+        members[stale.member_id] = again = Running(tmp_path, stale.member_id, peers)
+        await again.start()
+        await until(lambda: again.ledger.committed_index >= after.index)
+        assert [again.ledger.entry(each.index) for each in (before, after)] == [before, after]
+
+
 async def test_a_run_of_nonsense_harms_nobody(tmp_path: Path) -> None:
     """Wrong heads are refused with 411 by a follower, whose log stays as it is; the group goes on."""
     async with group(tmp_path) as members:
