@@ -20,6 +20,9 @@ FILTER_UNITS_MIN = 800
 UNITS_MAX = 8_192
 """Units that one `get` examines, at most."""
 
+NATIVE_CODES_MAX: Final = 1_024
+"""Tags codes that the native core compares with; it searches them one by one, and Python does not."""
+
 BYTES_MAX = 128 * 1024 * 1024
 """Bytes that one `get` returns, at most, whatever is asked for."""
 
@@ -192,6 +195,8 @@ def _select_natively(
     there = log.files.find(UNIT.unpack_from(units, begin)[0])
     if native.core is None or there is None or (wanted_only is not None and wanted_only.program is None):
         return _NONE_SELECTED
+    if codes is not None and (len(codes) > NATIVE_CODES_MAX or any(_as_int32(one) != one for one in codes)):
+        return _NONE_SELECTED  # what a client says about its codes may be no hash at all
     found = native.core.select_units(
         units,
         begin,

@@ -171,3 +171,18 @@ def test_the_native_core_finds_the_same_tags(
         expected = read()
 
     assert found == expected
+
+
+@pytest.mark.parametrize("others", [[2**40], [-(2**31) - 1], range(5_000)], ids=["large", "small", "many"])
+def test_codes_that_a_client_made_up_are_read_past(store: Any, others: list[int]) -> None:
+    """They are no hashes, or too many for the native core to search them one by one; Python examines them."""
+    own = {tags_code("A")}
+    expected = store.get("T", 0, 0, COUNT, 1 << 20, frozenset(own))
+
+    result = store.get("T", 0, 0, COUNT, 1 << 20, frozenset(own | set(others) - {66, 67}))
+
+    assert (result.message_count, result.next_queue_offset) == (
+        expected.message_count,
+        expected.next_queue_offset,
+    )
+    assert result.message_count > 0
