@@ -62,6 +62,7 @@ def select_units(
     program: FilterProgram | None,
     messages_max: int,
     bytes_max: int,
+    properties_max: int,
 ) -> tuple[int, int, int, bool, list[tuple[int, int]]] | None:
     """Examine `count` units from position `begin` of `units`, by low 32 bits of their codes and by `program`.
 

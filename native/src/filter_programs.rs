@@ -4,7 +4,9 @@
 //! of a property with a constant. `filters/native_programs.py` writes the programs. What is not clear from bytes
 //! alone (a number that is no short run of digits, above all) is left to Python: the value is then `Ask`.
 
-use memchr::memmem;
+use std::collections::HashMap;
+
+use memchr::{memchr, memmem};
 
 /// What an expression is for a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,37 +30,105 @@ const DIGITS_MAX: usize = 9;
 /// Levels of an expression; a deeper one is declined.
 const DEPTH_MAX: usize = 128;
 
+/// Up to so many names are compared one by one.
+const FEW_NAMES: usize = 8;
+
+/// Number of a property among those that an expression asks for.
+type Name = usize;
+
 #[derive(Debug)]
 enum Node {
     Constant(Value),
     /// A property where a condition is expected.
-    Cast(Vec<u8>),
+    Cast(Name),
     Not(Box<Node>),
     All(Vec<Node>),
     Any(Vec<Node>),
-    IsNull(Vec<u8>),
-    EqualText(Vec<u8>, Vec<u8>, Value),
-    EqualNumber(Vec<u8>, i64, Value),
-    Compare(Vec<u8>, u8, f64),
-    Between(Vec<u8>, f64, f64, bool),
-    In(Vec<u8>, Vec<Vec<u8>>, bool),
-    Text(Vec<u8>, u8, Vec<u8>, bool),
+    IsNull(Name),
+    EqualText(Name, Vec<u8>, Value),
+    EqualNumber(Name, i64, Value),
+    Compare(Name, u8, f64),
+    Between(Name, f64, f64, bool),
+    In(Name, Vec<Vec<u8>>, bool),
+    Text(Name, u8, Vec<u8>, bool),
 }
 
 /// A whole expression.
 #[derive(Debug)]
-pub struct Program(Node);
+pub struct Program {
+    root: Node,
+    names: Names,
+}
+
+/// The properties that an expression asks for, each once.
+#[derive(Debug, Default)]
+struct Names {
+    list: Vec<Vec<u8>>,
+    numbers: HashMap<Vec<u8>, Name>,
+}
+
+/// The values of these properties in a message.
+type Values<'a> = [Option<&'a [u8]>];
 
 impl Program {
     /// Read what `native_programs.py` has written; None for anything else.
     pub fn read(mut code: &[u8]) -> Option<Self> {
-        let root = node(&mut code, DEPTH_MAX)?;
-        code.is_empty().then_some(Self(root))
+        let mut names = Names::default();
+        let root = node(&mut code, &mut names, DEPTH_MAX)?;
+        code.is_empty().then_some(Self { root, names })
     }
 
-    /// What it is for a message with these raw properties.
+    /// What it is for a message with these raw properties, which are read once, however often it asks for them.
     pub fn evaluate(&self, properties: &[u8]) -> Value {
-        self.0.evaluate(properties)
+        let mut few = [None; FEW_NAMES];
+        let mut many = Vec::new();
+        let count = self.names.list.len();
+        let values = if count <= FEW_NAMES {
+            &mut few[..count]
+        } else {
+            many.resize(count, None);
+            &mut many[..]
+        };
+        self.names.find(properties, values);
+        self.root.evaluate(values)
+    }
+}
+
+impl Names {
+    fn number(&mut self, name: Vec<u8>) -> Name {
+        let next = self.list.len();
+        *self.numbers.entry(name).or_insert_with_key(|name| {
+            self.list.push(name.clone());
+            next
+        })
+    }
+
+    /// Fills in the values: of a repeated name the last one that is not empty.
+    fn find<'a>(&self, raw: &'a [u8], values: &mut Values<'a>) {
+        let mut rest = raw;
+        loop {
+            let end = memchr(2, rest);
+            let pair = &rest[..end.unwrap_or(rest.len())];
+            if let Some((name, value)) = self.property(pair) {
+                values[name] = Some(value);
+            }
+            match end {
+                Some(end) => rest = &rest[end + 1..],
+                None => return,
+            }
+        }
+    }
+
+    fn property<'a>(&self, pair: &'a [u8]) -> Option<(Name, &'a [u8])> {
+        if self.list.len() <= FEW_NAMES {
+            return self.list.iter().enumerate().find_map(|(number, name)| {
+                let is_it = pair.len() > name.len() + 1 && pair[name.len()] == 1;
+                (is_it && pair.starts_with(name)).then(|| (number, &pair[name.len() + 1..]))
+            });
+        }
+        let end = memchr(1, pair)?;
+        let number = *self.numbers.get(&pair[..end])?;
+        (end + 1 < pair.len()).then(|| (number, &pair[end + 1..]))
     }
 }
 
@@ -79,6 +149,12 @@ fn number(code: &mut &[u8]) -> Option<usize> {
 fn text(code: &mut &[u8]) -> Option<Vec<u8>> {
     let size = number(code)?;
     take(code, size).map(<[u8]>::to_vec)
+}
+
+/// A name that an identifier can be: where a property begins is clear from its bytes alone.
+fn name(code: &mut &[u8], names: &mut Names) -> Option<Name> {
+    let name = text(code)?;
+    (!name.contains(&1) && !name.contains(&2)).then(|| names.number(name))
 }
 
 fn eight(code: &mut &[u8]) -> Option<[u8; 8]> {
@@ -102,30 +178,34 @@ fn constant(code: &mut &[u8]) -> Option<Value> {
     }
 }
 
-fn node(code: &mut &[u8], depth: usize) -> Option<Node> {
+fn node(code: &mut &[u8], names: &mut Names, depth: usize) -> Option<Node> {
     let depth = depth.checked_sub(1)?;
     Some(match byte(code)? {
         0 => Node::Constant(constant(code)?),
-        1 => Node::Cast(text(code)?),
-        2 => Node::Not(Box::new(node(code, depth)?)),
-        3 => Node::All(nodes(code, depth)?),
-        4 => Node::Any(nodes(code, depth)?),
-        5 => Node::IsNull(text(code)?),
-        6 => Node::EqualText(text(code)?, text(code)?, constant(code)?),
+        1 => Node::Cast(name(code, names)?),
+        2 => Node::Not(Box::new(node(code, names, depth)?)),
+        3 => Node::All(nodes(code, names, depth)?),
+        4 => Node::Any(nodes(code, names, depth)?),
+        5 => Node::IsNull(name(code, names)?),
+        6 => Node::EqualText(name(code, names)?, text(code)?, constant(code)?),
         7 => Node::EqualNumber(
-            text(code)?,
+            name(code, names)?,
             i64::from_be_bytes(eight(code)?),
             constant(code)?,
         ),
-        8 => Node::Compare(text(code)?, byte(code)?, f64::from_be_bytes(eight(code)?)),
+        8 => Node::Compare(
+            name(code, names)?,
+            byte(code)?,
+            f64::from_be_bytes(eight(code)?),
+        ),
         9 => Node::Between(
-            text(code)?,
+            name(code, names)?,
             f64::from_be_bytes(eight(code)?),
             f64::from_be_bytes(eight(code)?),
             flag(code)?,
         ),
         10 => {
-            let name = text(code)?;
+            let name = name(code, names)?;
             let count = number(code)?;
             let mut values = Vec::new();
             for _ in 0..count {
@@ -133,45 +213,45 @@ fn node(code: &mut &[u8], depth: usize) -> Option<Node> {
             }
             Node::In(name, values, flag(code)?)
         }
-        11 => Node::Text(text(code)?, byte(code)?, text(code)?, flag(code)?),
+        11 => Node::Text(name(code, names)?, byte(code)?, text(code)?, flag(code)?),
         _ => return None,
     })
 }
 
-fn nodes(code: &mut &[u8], depth: usize) -> Option<Vec<Node>> {
+fn nodes(code: &mut &[u8], names: &mut Names, depth: usize) -> Option<Vec<Node>> {
     let count = number(code)?;
     let mut found = Vec::new();
     for _ in 0..count {
-        found.push(node(code, depth)?);
+        found.push(node(code, names, depth)?);
     }
     Some(found)
 }
 
 impl Node {
-    fn evaluate(&self, raw: &[u8]) -> Value {
+    fn evaluate(&self, values: &Values) -> Value {
         match self {
             Node::Constant(value) => *value,
-            Node::Cast(name) => match find(raw, name) {
+            Node::Cast(name) => match values[*name] {
                 None => Value::Null,
                 Some(_) => Value::False,
             },
-            Node::Not(operand) => match operand.evaluate(raw) {
+            Node::Not(operand) => match operand.evaluate(values) {
                 Value::True => Value::False,
                 Value::False => Value::True,
                 other => other,
             },
-            Node::All(terms) => decided_by(Value::False, Value::True, terms, raw),
-            Node::Any(terms) => decided_by(Value::True, Value::False, terms, raw),
-            Node::IsNull(name) => find(raw, name).is_none().into(),
-            Node::EqualText(name, literal, missing) => match find(raw, name) {
+            Node::All(terms) => decided_by(Value::False, Value::True, terms, values),
+            Node::Any(terms) => decided_by(Value::True, Value::False, terms, values),
+            Node::IsNull(name) => values[*name].is_none().into(),
+            Node::EqualText(name, literal, missing) => match values[*name] {
                 None => *missing,
                 Some(value) => (value == literal.as_slice()).into(),
             },
-            Node::EqualNumber(name, wanted, missing) => match find(raw, name) {
+            Node::EqualNumber(name, wanted, missing) => match values[*name] {
                 None => *missing,
                 Some(value) => digits(value).map_or(Value::Ask, |found| (found == *wanted).into()),
             },
-            Node::Compare(name, order, limit) => match find(raw, name) {
+            Node::Compare(name, order, limit) => match values[*name] {
                 None => Value::Null,
                 Some(value) => digits(value).map_or(Value::Ask, |found| {
                     let found = found as f64;
@@ -184,18 +264,18 @@ impl Node {
                     }
                 }),
             },
-            Node::Between(name, low, high, negated) => match find(raw, name) {
+            Node::Between(name, low, high, negated) => match values[*name] {
                 None => Value::Null,
                 Some(value) => digits(value).map_or(Value::Ask, |found| {
                     let found = found as f64;
                     ((*low <= found && found <= *high) != *negated).into()
                 }),
             },
-            Node::In(name, values, negated) => match find(raw, name) {
+            Node::In(name, wanted, negated) => match values[*name] {
                 None => Value::Null,
-                Some(value) => (values.iter().any(|one| one == value) != *negated).into(),
+                Some(value) => (wanted.iter().any(|one| one == value) != *negated).into(),
             },
-            Node::Text(name, search, literal, negated) => match find(raw, name) {
+            Node::Text(name, search, literal, negated) => match values[*name] {
                 None => Value::False,
                 Some(value) => match search {
                     0 => (memmem::find(value, literal).is_some() != *negated).into(),
@@ -209,10 +289,10 @@ impl Node {
 }
 
 /// AND (false decides) or OR (true does): terms behind the one that decides are not evaluated.
-fn decided_by(decisive: Value, otherwise: Value, terms: &[Node], raw: &[u8]) -> Value {
+fn decided_by(decisive: Value, otherwise: Value, terms: &[Node], values: &Values) -> Value {
     let mut result = otherwise;
     for term in terms {
-        match term.evaluate(raw) {
+        match term.evaluate(values) {
             Value::Ask => return Value::Ask,
             value if value == decisive => return decisive,
             Value::Null => result = Value::Null,
@@ -220,14 +300,6 @@ fn decided_by(decisive: Value, otherwise: Value, terms: &[Node], raw: &[u8]) -> 
         }
     }
     result
-}
-
-/// The value of a property: of a repeated name the last one that is not empty.
-fn find<'a>(raw: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
-    raw.rsplit(|byte| *byte == 2).find_map(|pair| {
-        let value = pair.strip_prefix(name)?.strip_prefix(&[1])?;
-        (!value.is_empty()).then_some(value)
-    })
 }
 
 /// The number that a few digits are; None for any other text.
@@ -281,10 +353,24 @@ mod tests {
 
     #[test]
     fn the_last_value_that_is_not_empty_counts() {
-        assert_eq!(find(RAW, b"a"), Some(&b"5"[..]));
-        assert_eq!(find(b"a\x011\x02a\x012", b"a"), Some(&b"2"[..]));
-        assert_eq!(find(RAW, b"e"), None);
-        assert_eq!(find(RAW, b"col"), None);
+        for others in [0, FEW_NAMES] {
+            let mut names = Names::default();
+            for number in 0..others {
+                names.number(format!("other{number}").into_bytes());
+            }
+            let mut find = |raw: &'static [u8], name: &[u8]| {
+                let number = names.number(name.to_vec());
+                let mut values = vec![None; names.list.len()];
+                names.find(raw, &mut values);
+                values[number]
+            };
+            assert_eq!(find(RAW, b"a"), Some(&b"5"[..]));
+            assert_eq!(find(b"a\x011\x02a\x012", b"a"), Some(&b"2"[..]));
+            assert_eq!(find(RAW, b"e"), None);
+            assert_eq!(find(RAW, b"col"), None);
+            assert_eq!(find(RAW, b"x"), Some(&b"y"[..]));
+            assert_eq!(find(b"", b"x"), None);
+        }
     }
 
     #[test]

@@ -15,6 +15,8 @@ pub struct Wanted<'a> {
     pub program: Option<&'a Program>,
     pub messages_max: usize,
     pub bytes_max: usize,
+    /// Bytes of properties that are examined by the program; the message with the last of them is.
+    pub properties_max: usize,
 }
 
 /// What was found in the units that were examined.
@@ -38,13 +40,15 @@ pub fn select(
 ) -> Found {
     runs.clear();
     let mut found = Found::default();
+    let mut properties_size = 0;
     for unit in units.chunks_exact(UNIT_SIZE) {
         let Some((offset, size, code)) = parts(unit) else {
             break;
         };
-        if found.messages > 0
+        if (found.messages > 0
             && (found.messages >= wanted.messages_max
-                || found.bytes.saturating_add(size) > wanted.bytes_max)
+                || found.bytes.saturating_add(size) > wanted.bytes_max))
+            || properties_size > wanted.properties_max
         {
             found.full = true;
             break;
@@ -64,6 +68,7 @@ pub fn select(
             let Some(properties) = properties_of(record) else {
                 break;
             };
+            properties_size += properties.len();
             match program.evaluate(&record[properties]) {
                 Value::Ask => break,
                 Value::True => {}
@@ -181,6 +186,7 @@ mod tests {
             program,
             messages_max: 32,
             bytes_max: 1 << 20,
+            properties_max: usize::MAX,
         }
     }
 
@@ -238,6 +244,17 @@ mod tests {
                 full: true
             }
         );
+    }
+
+    #[test]
+    fn long_properties_end_it_whether_they_match_or_not() {
+        let none = program(b"9");
+        let few = Wanted {
+            properties_max: 8,
+            ..wanted(None, Some(&none))
+        };
+        let (found, runs, _) = run(&few, i64::MAX); // each message has four bytes of properties
+        assert_eq!((found.examined, found.full, runs.len()), (3, true, 0));
     }
 
     #[test]

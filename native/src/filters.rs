@@ -44,6 +44,7 @@ fn select_units(
     program: Option<&Bound<'_, FilterProgram>>,
     messages_max: usize,
     bytes_max: usize,
+    properties_max: usize,
 ) -> PyResult<Option<Selected>> {
     let (units, log) = (Memory::of(units)?, Memory::of(log)?);
     let Some(units) = units.part(py, begin, count.saturating_mul(UNIT_SIZE)) else {
@@ -58,6 +59,7 @@ fn select_units(
         program,
         messages_max,
         bytes_max,
+        properties_max,
     };
     let mut runs = Vec::new();
     let found = select(units, log, start, end, &wanted, &mut runs);

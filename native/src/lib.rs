@@ -40,7 +40,7 @@ mod python {
     use crate::sends::SendLane;
 
     /// Number of the interface between the Python code and this module; both sides must have the same.
-    const INTERFACE: u32 = 3;
+    const INTERFACE: u32 = 4;
 
     #[pymodule]
     fn brokerset_native(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -8,6 +8,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from brokerset_broker.filters import EvaluationFailed, FilterError, compile_filter
+from brokerset_broker.filters.sql_filter import LONG_PROPERTIES
 from brokerset_formats.properties import decode_properties, encode_properties, find_property
 
 # A tree is a tuple: what it is, then its parts. Values are pairs of Java's class and the value, or None.
@@ -351,10 +352,11 @@ def test_noise_is_a_filter_or_a_filter_error(text: str, raw: bytes) -> None:
 
 @given(
     raw=st.lists(st.sampled_from([b"a", b"b", b"\x01", b"\x02", b"\xff", b"5", "组".encode()]), max_size=30),
+    before=st.sampled_from([b"", b"long\x01%s\x02" % (b"v" * LONG_PROPERTIES)]),
 )
-def test_a_property_is_found_where_the_codec_finds_it(raw: list[bytes]) -> None:
-    """In damaged properties, too: the filter has a search of its own, for speed."""
-    properties = b"".join(raw)
+def test_a_property_is_found_where_the_codec_finds_it(raw: list[bytes], before: bytes) -> None:
+    """In damaged and in long properties, too: the filter has a search of its own, for speed."""
+    properties = before + b"".join(raw)
     expected = decode_properties(properties).get("a")
 
     present = compile_filter("a IS NOT NULL").evaluate(properties)

@@ -43,8 +43,14 @@ class PropertyFilter(Protocol):
     units_max: int
     """Messages that one `get` examines at most, 1 or more: each is read from the log."""
 
+    properties_max: int
+    """Bytes of properties behind which it examines no further message."""
+
     native_units_max: int
-    """The same where the native core examines them, by `program`."""
+    """As `units_max`, where the native core examines messages, by `program`."""
+
+    native_properties_max: int
+    """As `properties_max`, there."""
 
     program: FilterProgram | None
     """What the native core can examine messages by; None for what only `matches` can."""
@@ -208,6 +214,7 @@ def _select_natively(
         None if wanted_only is None else wanted_only.program,
         limits.messages,
         min(limits.bytes, BYTES_MAX),
+        BYTES_MAX if wanted_only is None else wanted_only.native_properties_max,
     )
     return _NONE_SELECTED if found is None else _Selected(*found)
 
@@ -230,10 +237,13 @@ def _select(
     status = GetStatus.FOUND if selected.messages else GetStatus.NO_MATCHED_MESSAGE
     runs, size, messages = list(selected.runs), selected.size, selected.messages
     following = queue_offset + selected.examined
-    skip_below = 0
+    skip_below = properties_size = 0
     bytes_max = min(limits.bytes, BYTES_MAX)
+    properties_max = BYTES_MAX if wanted_only is None else wanted_only.properties_max
     for offset, length, code in units:
         if messages and (messages >= limits.messages or size + length > bytes_max):
+            break
+        if properties_size > properties_max:
             break
         following += 1
         if offset < skip_below or (codes is not None and _as_int32(code) not in codes):
@@ -244,8 +254,11 @@ def _select(
                 status = GetStatus.MESSAGE_WAS_REMOVING
             skip_below = log.min_offset
             continue
-        if wanted_only is not None and not wanted_only.matches(records.properties_of(record)):
-            continue
+        if wanted_only is not None:
+            properties = records.properties_of(record)
+            properties_size += len(properties)
+            if not wanted_only.matches(properties):
+                continue
         if runs and runs[-1][1] == offset:
             runs[-1] = (runs[-1][0], offset + length)
         else:

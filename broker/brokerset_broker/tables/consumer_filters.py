@@ -62,6 +62,10 @@ NATIVE_FACTOR: Final = 8
 what it leaves to Python is examined by Python's measure."""
 
 
+PROPERTIES_MEAN: Final = 512
+"""Bytes of properties that a message has by this measure: of longer ones one pull examines fewer."""
+
+
 def is_sql(expression_type: str) -> bool:
     """Whether filters of this type are served here."""
     return expression_type == ExpressionType.SQL92
@@ -70,7 +74,16 @@ def is_sql(expression_type: str) -> bool:
 class CompiledFilter:
     """An expression that messages are examined by; what cannot be evaluated does not match, and is logged."""
 
-    __slots__ = ("_clock", "_silent_until_ms", "_sql", "native_units_max", "program", "units_max")
+    __slots__ = (
+        "_clock",
+        "_silent_until_ms",
+        "_sql",
+        "native_properties_max",
+        "native_units_max",
+        "program",
+        "properties_max",
+        "units_max",
+    )
 
     def __init__(self, sql: SqlFilter, clock: Clock) -> None:
         self._sql = sql
@@ -78,9 +91,12 @@ class CompiledFilter:
         self._silent_until_ms = 0.0
         self.units_max = max(1, min(UNITS_MAX, UNIT_CHARACTERS // max(1, len(sql.expression))))
         """Messages that one pull may examine."""
+        self.properties_max = self.units_max * PROPERTIES_MEAN
+        """Bytes of their properties, the last message's not counted."""
         self.program = sql.program
         self.native_units_max = self.units_max * NATIVE_FACTOR
         """The same where the native core examines them by `program`."""
+        self.native_properties_max = self.properties_max * NATIVE_FACTOR
 
     @property
     def expression(self) -> str:
@@ -299,12 +315,21 @@ class ConsumerFilters:
 class RetryFilter:
     """Examines a group's retry topic by the filters that it has of the topics whence the messages came."""
 
-    __slots__ = ("_filters", "_group", "native_units_max", "program", "units_max")
+    __slots__ = (
+        "_filters",
+        "_group",
+        "native_properties_max",
+        "native_units_max",
+        "program",
+        "properties_max",
+        "units_max",
+    )
 
     def __init__(self, filters: ConsumerFilters, group: str) -> None:
         self._filters = filters
         self._group = group
         self.units_max = self.native_units_max = UNITS_MAX
+        self.properties_max = self.native_properties_max = UNITS_MAX * PROPERTIES_MEAN
         self.program: FilterProgram | None = None
 
     def matches(self, properties: bytes) -> bool:

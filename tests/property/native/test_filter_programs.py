@@ -71,7 +71,7 @@ def test_an_expression_matches_the_same_messages_in_both(
     unit = memoryview(UNIT.pack(START, len(data), 0))
 
     found = core.select_units(
-        unit, 0, 1, memoryview(data), START, START + len(data), None, compiled.program, 32, 1 << 20
+        unit, 0, 1, memoryview(data), START, START + len(data), None, compiled.program, 32, 1 << 20, 1 << 20
     )
 
     assert found is not None
@@ -87,7 +87,7 @@ def examined(compiled: SqlFilter, data: bytes) -> tuple[int, int]:
     assert core is not None
     found = core.select_units(
         memoryview(UNIT.pack(START, len(data), 0)), 0, 1, memoryview(data), START, START + len(data), None,
-        compiled.program, 32, 1 << 20,
+        compiled.program, 32, 1 << 20, 1 << 20,
     )  # fmt: skip
     assert found is not None
     return found[0], found[1]
@@ -118,7 +118,7 @@ def test_what_most_expressions_consist_of_has_a_program_and_is_examined() -> Non
         program = compile_filter(text).program
         if program is not None:
             found = core.select_units(
-                unit, 0, 1, memoryview(data), START, START + len(data), None, program, 32, 1 << 20
+                unit, 0, 1, memoryview(data), START, START + len(data), None, program, 32, 1 << 20, 1 << 20
             )
             assert found is not None
             examined.append(found[0])
@@ -138,7 +138,7 @@ def test_bytes_that_are_no_program_are_refused(code: bytes) -> None:
     data = record(b"a\x015\x02")
     core.select_units(
         memoryview(UNIT.pack(START, len(data), 0)), 0, 1, memoryview(data), START, START + len(data), None,
-        program, 32, 1 << 20,
+        program, 32, 1 << 20, 1 << 20,
     )  # fmt: skip
 
 
@@ -150,7 +150,7 @@ def test_damaged_units_and_records_are_left_to_python(seed: int, units: bytes, e
     log = memoryview(random.Random(seed).randbytes(150))
 
     found = core.select_units(
-        memoryview(units), 0, len(units) // UNIT.size, log, 0, end, None, program, 32, 1 << 20
+        memoryview(units), 0, len(units) // UNIT.size, log, 0, end, None, program, 32, 1 << 20, 1 << 20
     )
 
     assert found is not None

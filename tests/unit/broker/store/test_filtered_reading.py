@@ -17,6 +17,7 @@ from brokerset_formats.records import decode_record
 Stores = Any  # the class of conftest.py, which cannot be imported by name
 COUNT = 60
 TAGS = "ABC"
+PROPERTIES_MAX = 1 << 20
 
 
 class Chosen:
@@ -24,9 +25,10 @@ class Chosen:
 
     program = None
 
-    def __init__(self, numbers: frozenset[int], units_max: int) -> None:
+    def __init__(self, numbers: frozenset[int], units_max: int, properties_max: int = PROPERTIES_MAX) -> None:
         self.numbers = numbers
         self.units_max = self.native_units_max = units_max
+        self.properties_max = self.native_properties_max = properties_max
         self.shown: list[int] = []
 
     def matches(self, properties: bytes) -> bool:
@@ -90,6 +92,28 @@ def test_a_consumer_gets_each_message_that_matches_once_and_each_read_is_bounded
     assert got == [number for number in tagged if number in wanted]
 
 
+def test_long_properties_end_a_read(store: Any) -> None:
+    """The message with the last byte that may be examined is the last one, whether it matches or not."""
+    size = len(b"TAGS\x01A\x02n\x010\x02x\x010\x02")
+    chosen = Chosen(frozenset(), COUNT, properties_max=2 * size)
+
+    result = store.get("T", 0, 0, COUNT, 1 << 20, None, chosen)
+
+    assert (result.status, result.next_queue_offset) == (GetStatus.NO_MATCHED_MESSAGE, 3)
+    assert chosen.shown == [0, 1, 2]
+
+
+@pytest.mark.skipif(native.core is None, reason="there is no native core")
+def test_long_properties_end_a_read_of_the_native_core(store: Any) -> None:
+    """As they end that of Python; what comes behind them is for the next read."""
+    sql = Sql("n > 1000", COUNT)
+    sql.native_properties_max = 2 * len(b"TAGS\x01A\x02n\x010\x02x\x010\x02")
+
+    result = store.get("T", 0, 0, COUNT, 1 << 20, None, sql)
+
+    assert (result.status, result.next_queue_offset) == (GetStatus.NO_MATCHED_MESSAGE, 3)
+
+
 class Sql:
     """An expression, examined by the native core where there is one."""
 
@@ -98,6 +122,7 @@ class Sql:
         self.matches = self._compiled.matches
         self.units_max = units_max
         self.native_units_max = 3 * units_max
+        self.properties_max = self.native_properties_max = PROPERTIES_MAX
         self.program = self._compiled.program
 
 
