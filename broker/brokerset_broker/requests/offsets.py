@@ -302,10 +302,24 @@ class OffsetProcessor:
                 for topic in topics
             }
             found = {key: queues for key, queues in found.items() if queues}
-            return [*self._without_acks(target, found), OffsetsPut(found)] if found else []
+            if not found:
+                return []
+            return [*self._without_acks(target, found), OffsetsPut(found), *self._instead_of_resets(found)]
 
         await self._changes.change([f"offsets:{topic}@{target}" for topic in topics], decide)
         return command.reply()
+
+    def _instead_of_resets(self, offsets: Mapping[str, Mapping[int, int]]) -> Sequence[Change]:
+        """A reset that waits for a pull counts more than an offset: where one waits, these are the reset.
+        Else consumers would be taken past messages, or back."""
+        waiting = self._offsets.resets
+        again = {
+            key: {queue: offset for queue, offset in offsets[key].items() if queue in waiting[key]}
+            for key in offsets
+            if key in waiting
+        }
+        again = {key: queues for key, queues in again.items() if queues}
+        return [ResetsPut(again)] if again else []
 
     def _without_acks(self, group: str, offsets: Mapping[str, Iterable[int]]) -> Sequence[Change]:
         """A Shared group that goes on elsewhere consumes all from there, acknowledged before or not."""

@@ -387,6 +387,22 @@ async def test_a_group_whose_offsets_are_cloned_begins_there(brokers: Brokers) -
     assert await three.pull() == numbers(1, 6)
 
 
+async def test_cloned_offsets_replace_a_reset_that_waits(brokers: Brokers) -> None:
+    """A reset of the target that no pull has taken would take its consumers past messages that the source has
+    not consumed."""
+    master = await brokers.master()
+    await master.send(6)
+    master.offsets.commit("source", SUBJECT, 0, 1)
+    master.groups.get_or_create("target")
+    await master.call(222, group="target", topic=SUBJECT, timestamp="-1", isForce="true")
+    skipping = master.offsets.query("target", SUBJECT, 0)
+    cloned = await master.call(314, srcGroup="source", destGroup="target", topic=SUBJECT, offline="true")
+
+    assert (cloned.code, skipping) == (0, 6)
+    assert master.offsets.query("target", SUBJECT, 0) == 1
+    assert master.offsets.take_reset("target", SUBJECT, 0) == 1
+
+
 async def test_an_epoch_is_of_one_kind(brokers: Brokers) -> None:
     """What was claimed with `shared` is refused without, and the reverse; a higher epoch ends all
     logs, and an Exclusive group has none (statements 21, 55, 61)."""
