@@ -148,7 +148,9 @@ class ConsumerAdmin:
                 continue
             config = await self._admin.group_config(group, address)
             if config.consume_enable != enabled:
-                body = fastjson.dumps(replace(config, consume_enable=enabled).to_json())
+                # The broker reads attributes as changes of them; without any they stay.
+                wanted = replace(config, consume_enable=enabled, attributes={})
+                body = fastjson.dumps(wanted.to_json())
                 await self._instance.request(
                     address,
                     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,

@@ -24,6 +24,7 @@ from brokerset_client import (
     PushConsumer,
     PushSettings,
 )
+from brokerset_formats.config import SubscriptionGroupConfig
 from brokerset_rig.local_servers import running_broker, running_name_server
 from brokerset_rig.waiting import until
 
@@ -170,6 +171,19 @@ async def test_a_group_is_suspended_and_resumed(tmp_path: Path) -> None:
 
     assert "It is suspended at 127.0.0.1:" in described.output
     assert (suspended.exit_code, resumed.exit_code, unknown.exit_code) == (0, 0, 1)
+
+
+async def test_suspension_leaves_the_attributes_of_a_group(tmp_path: Path) -> None:
+    """A group with attributes can be suspended, and keeps them."""
+    async with world(tmp_path) as here:
+        config = SubscriptionGroupConfig("g", attributes={"+priority.factor": "7"})
+        here.broker.groups.update(config, config.attributes)
+        suspended = await here.run("suspend", "g", "--yes")
+        found = here.broker.groups.get("g")
+
+    assert suspended.exit_code == 0, suspended.output
+    assert found is not None
+    assert (found.consume_enable, dict(found.attributes)) == (False, {"priority.factor": "7"})
 
 
 @pytest.mark.parametrize("failing", [False, True])
