@@ -64,6 +64,14 @@ class _Reading:
         """`poll` gives none of its messages, and no more are fetched."""
         self.task: asyncio.Task[object] | None = None
 
+    def go_back(self, queue_offset: int) -> None:
+        """An administrator has reset the group, or the queue ends earlier than it did: all from there comes
+        again. So what was fetched is dropped, and what is stored goes back, too."""
+        self.buffer.clear()
+        self.bytes = 0
+        self.position = self.done = queue_offset
+        self.committed = None
+
     @property
     def is_full(self) -> bool:
         return len(self.buffer) >= PREFETCH_MESSAGES_MAX or self.bytes >= PREFETCH_BYTES_MAX
@@ -374,6 +382,11 @@ class PullConsumer(InstanceUser):
                 continue
             failures = 0
             broker_id = result.suggested_broker_id
+            if (
+                result.status is PullStatus.OFFSET_ILLEGAL
+                and result.next_queue_offset < reading.next_queue_offset
+            ):
+                reading.go_back(result.next_queue_offset)
             reading.next_queue_offset = result.next_queue_offset
             reading.buffer.extend(result.messages)
             reading.bytes += sum(message.size for message in result.messages)

@@ -213,3 +213,55 @@ async def test_only_what_the_application_came_back_from_is_stored_by_itself(
         assert sum(broker.offsets.values()) == 1
 
     assert sum(broker.offsets.values()) == 2
+
+
+async def test_a_reset_back_is_followed_and_stored(cluster: FakeCluster) -> None:
+    """What was fetched before a reset comes no more between, and what is stored goes back, too: after a crash
+    the group goes on where the reset took it, and skips nothing."""
+    broker = await one_broker(cluster, messages=20)
+    async with consumer(cluster) as reader:
+        await reader.assign([FIRST])
+        assert len(await reader.poll(messages_max=8)) == 8
+        await reader.commit()
+        broker.moved_to = 3
+        broker.put("t", 0, b"20")  # ends the parked pull
+        await until(lambda: broker.moved_to is None)
+        await until(lambda: reader.position(FIRST) == 3)
+        found = await reader.poll(messages_max=2)
+        await reader.commit()
+
+    assert [message.body for message in found] == [b"6", b"8"]
+    assert broker.offsets == {("g", "t", 0): 5}
+
+
+async def test_an_offset_that_moves_forward_leaves_what_was_fetched(cluster: FakeCluster) -> None:
+    """The broker has deleted what lies between; what came before that is given all the same."""
+    broker = await one_broker(cluster, messages=20)
+    async with consumer(cluster) as reader:
+        await reader.assign([FIRST])
+        assert len(await reader.poll(messages_max=8)) == 8
+        await until(lambda: len(broker.seen(RequestCode.PULL_MESSAGE)) == 2)
+        broker.moved_to = 12
+        broker.put("t", 0, b"20")
+        await until(lambda: broker.moved_to is None)
+        broker.put("t", 0, b"deleted")
+        broker.put("t", 0, b"24")
+        found = await take(reader, 4)
+
+    assert found == [b"16", b"18", b"20", b"24"]
+
+
+async def test_a_reset_back_is_stored_without_a_call_of_the_application(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `auto_commit` what is stored goes back with the reset."""
+    monkeypatch.setattr(pull_consumer, "COMMIT_SECONDS", 0.02)
+    broker = await one_broker(cluster, messages=20)
+    async with consumer(cluster, auto_commit=True) as reader:
+        await reader.assign([FIRST])
+        await reader.poll(messages_max=8)
+        await reader.poll(messages_max=1)
+        await until(lambda: broker.offsets.get(("g", "t", 0)) == 8)
+        broker.moved_to = 3
+        broker.put("t", 0, b"20")
+        await until(lambda: broker.offsets.get(("g", "t", 0)) == 3)
