@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from brokerset_client.admin import Admin
-from brokerset_client.errors import ClientError, GroupOffline, RequestRefused
+from brokerset_client.errors import ClientError, GroupOffline, RequestRefused, TopicNotFound
 from brokerset_client.instance import readable
 from brokerset_client.messages import MessageView
 from brokerset_formats import fastjson, names
@@ -56,7 +56,7 @@ class ConsumerAdmin:
         none."""
         found: dict[str, Member] = {}
         header = headers.GetConsumerConnectionList(consumer_group=group)
-        for address in await self._brokers(names.retry_topic(group)):
+        for address in await self._brokers_of_group(group):
             try:
                 answer = await self._instance.request(
                     address, RequestCode.GET_CONSUMER_CONNECTION_LIST, header, timeout=CLIENT_SECONDS
@@ -130,7 +130,7 @@ class ConsumerAdmin:
         """
         header = headers.CloneGroupOffset(src_group=source, dest_group=target, topic=topic, offline=offline)
         done = []
-        for address in await self._brokers(topic or names.retry_topic(source)):
+        for address in await (self._brokers(topic) if topic else self._brokers_of_group(source)):
             await self._instance.request(
                 address, RequestCode.CLONE_GROUP_OFFSET, header, timeout=CLIENT_SECONDS
             )
@@ -170,6 +170,14 @@ class ConsumerAdmin:
             if group in await self._admin.groups(address=address)
             and not (await self._admin.group_config(group, address)).consume_enable
         ]
+
+    async def _brokers_of_group(self, group: str) -> list[str]:
+        """The masters that have the group's retry topic; all of them, if it has none: nobody has consumed for
+        it yet, its consumers do not send heartbeats, or it has no retries."""
+        try:
+            return await self._brokers(names.retry_topic(group))
+        except TopicNotFound:
+            return list((await self._admin.masters()).values())
 
     async def _brokers(self, topic: str) -> list[str]:
         """The masters of a topic. Raises `TopicNotFound`, or `ClientError` if none has a master now."""

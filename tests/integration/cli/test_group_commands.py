@@ -155,6 +155,22 @@ async def test_offsets_are_cloned_to_a_group_that_does_not_run(tmp_path: Path) -
         assert "1 consumer online" in str(busy.exception) + busy.output
 
 
+async def test_offsets_are_cloned_between_groups_without_members(tmp_path: Path) -> None:
+    """Neither has a retry topic: the source commits without heartbeats, and the target was just created."""
+    async with world(tmp_path) as here:
+        await here.send(b"a")
+        here.broker.groups.update(SubscriptionGroupConfig("g"))
+        here.broker.groups.update(SubscriptionGroupConfig("h"))
+        for queue in range(8):
+            here.broker.offsets.commit("g", "t", queue, 1)
+        cloned = await here.run("clone-offsets", "g", "h")
+        status = await here.run("status", "h")
+
+        assert cloned.exit_code == 0, cloned.output
+        assert [here.broker.offsets.query("h", "t", queue) for queue in range(8)] == [1] * 8
+        assert "nobody consumes for group" in status.output
+
+
 async def test_a_group_is_suspended_and_resumed(tmp_path: Path) -> None:
     """Its consumer stays connected and gets nothing meanwhile; a group that nobody knows is refused."""
     async with world(tmp_path) as here:
