@@ -60,13 +60,21 @@ class Listener:
         _caller.set(self)
 
     async def quiet(self) -> None:
-        """Until it does not run; who is called by it, or was started by it, does not wait."""
-        if _caller.get() is self:
-            return
-        while self._running:
+        """Until it does not run, or `go_on`; who is called by it, or was started by it, does not wait.
+
+        Nothing may be handed to it from now on: else it need never stand still.
+        """
+        if self._running and _caller.get() is not self:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
             await turn
+
+    def go_on(self) -> None:
+        """It is handed messages again: let nobody wait until it stands still."""
+        for turn in self._waiting:
+            if not turn.done():
+                turn.set_result(None)
+        self._waiting.clear()
 
     async def call(self, messages: Sequence[MessageView], topic: str) -> Later | None:
         """None if the messages are done, else when to try again. It counts for `topic`."""
@@ -108,16 +116,10 @@ class Listener:
         finally:
             self._running -= 1
             if self._waiting and not self._running:
-                self._wake()
+                self.go_on()
         if verdict is None or verdict is ConsumeStatus.SUCCESS:
             return None, None
         return (verdict if isinstance(verdict, Later) else LATER), None
-
-    def _wake(self) -> None:
-        for turn in self._waiting:
-            if not turn.done():
-                turn.set_result(None)
-        self._waiting.clear()
 
 
 _caller: ContextVar[Listener | None] = ContextVar("caller", default=None)

@@ -152,7 +152,8 @@ class PushConsumer(InstanceUser):
 
         The consumer stays in its group and keeps its queues, their locks and what it has fetched; nobody else
         gets them. An orderly consumer that fails with a message does not try it again meanwhile. Offsets
-        can be reset, and messages consumed directly. It may be called before `start`.
+        can be reset, and messages consumed directly. It may be called before `start`. When somebody calls
+        `resume` meanwhile it returns at once.
         """
         self._suspended = True
         if self._assignment is not None:
@@ -163,6 +164,7 @@ class PushConsumer(InstanceUser):
     def resume(self) -> None:
         """Go on where `suspend` stopped; without it nothing happens."""
         self._suspended = False
+        self.listener.go_on()
         if self._assignment is None:
             return
         for assigned in self._assignment.queues.values():

@@ -913,6 +913,31 @@ async def test_a_suspended_consumer_can_be_closed(cluster: FakeCluster) -> None:
     assert first + len(again.got) == 20
 
 
+async def test_whoever_suspends_waits_no_more_when_somebody_resumes(cluster: FakeCluster) -> None:
+    """The listener runs on then, and with several workers it may never stand still again."""
+    await one_broker(cluster, queues=1, messages=1)
+    gate, entered = asyncio.Event(), asyncio.Event()
+
+    async def slow(_: MessageView) -> None:
+        entered.set()
+        await gate.wait()
+
+    member = PushConsumer(
+        "g", namesrv=cluster.namesrv, listener=slow, settings=QUICK,
+        consume_from=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+    )  # fmt: skip
+    member.subscribe("t")
+    async with member:
+        await entered.wait()
+        suspending = asyncio.create_task(member.suspend())
+        await until(lambda: member.suspended)
+        assert not suspending.done()
+        member.resume()
+        async with asyncio.timeout(5.0):
+            await suspending
+        gate.set()
+
+
 async def test_a_listener_can_suspend_its_own_consumer(cluster: FakeCluster) -> None:
     """It does not wait for its own end."""
     await one_broker(cluster, queues=1, messages=5)
