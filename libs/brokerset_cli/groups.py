@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -58,9 +59,14 @@ def create(
     config = SubscriptionGroupConfig(name, retry_max_times=retries, consume_message_orderly=orderly)
 
     async def work(admin: Admin) -> None:
-        if not update and name in await admin.groups(at_cluster):
-            raise CommandFailed(f"group {name} exists already", "use --update to change it, or another name")
-        await admin.create_group(config, cluster=at_cluster)
+        wanted = config
+        if name in await admin.groups(at_cluster):
+            if not update:
+                raise CommandFailed(
+                    f"group {name} exists already", "use --update to change it, or another name"
+                )
+            wanted = replace(config, consume_enable=not await ConsumerAdmin(admin).suspended_at(name))
+        await admin.create_group(wanted, cluster=at_cluster)
 
     cluster.administer(work)
     if as_json:

@@ -171,6 +171,18 @@ async def test_offsets_are_cloned_between_groups_without_members(tmp_path: Path)
         assert "nobody consumes for group" in status.output
 
 
+async def test_a_change_of_a_group_leaves_it_suspended(tmp_path: Path) -> None:
+    """`create --update` is about retries and order; it is `resume` that lets a group consume again."""
+    async with world(tmp_path) as here:
+        here.broker.groups.update(SubscriptionGroupConfig("g", consume_enable=False))
+        changed = await here.run("create", "g", "--update", "--retries", "3")
+        found = here.broker.groups.get("g")
+
+    assert changed.exit_code == 0, changed.output
+    assert found is not None
+    assert (found.consume_enable, found.retry_max_times) == (False, 3)
+
+
 async def test_a_group_is_suspended_and_resumed(tmp_path: Path) -> None:
     """Its consumer stays connected and gets nothing meanwhile; a group that nobody knows is refused."""
     async with world(tmp_path) as here:

@@ -403,6 +403,23 @@ async def test_cloned_offsets_replace_a_reset_that_waits(brokers: Brokers) -> No
     assert master.offsets.take_reset("target", SUBJECT, 0) == 1
 
 
+async def test_acks_count_after_a_client_was_sent_a_reset(brokers: Brokers) -> None:
+    """Commits of the RocketMQ client that was sent it are ignored for a while; a session that claims the
+    queue afterwards begins at the reset, and its acks are none of these."""
+    master = await brokers.master()
+    await master.send(6)
+    master.clock.advance(LIFE_MS + 1)  # it leads for long
+    master.groups.get_or_create(GROUP)
+    await master.call(222, group=GROUP, topic=SUBJECT, queueId="0", offset="2", timestamp="0")
+    told = await master.pull(0, None)
+    (one,) = await shared(master, "s1")
+    got = await one.pull(2)
+    acked = await one.ack(0, 1)
+
+    assert (told.code, acked.code, got) == (MOVED, 0, numbers(2, 4))
+    assert master.offsets.query(GROUP, SUBJECT, 0) == 4
+
+
 async def test_an_epoch_is_of_one_kind(brokers: Brokers) -> None:
     """What was claimed with `shared` is refused without, and the reverse; a higher epoch ends all
     logs, and an Exclusive group has none (statements 21, 55, 61)."""
