@@ -75,6 +75,14 @@ def small_pieces() -> Iterator[None]:
         yield
 
 
+class _NoQueues:
+    """A store without queues: whoever deletes a topic asks it for lite topics."""
+
+    def queues(self) -> dict[str, list[int]]:
+        """None."""
+        return {}
+
+
 class SimMetadataSource:
     """Implements `MetadataStore` over a simulated log."""
 
@@ -255,7 +263,7 @@ class SimTables:
     ) -> dict[int, Handler]:
         """What changes metadata and tells it, by request code: the real processors do it."""
         tables = self.tables
-        store = cast(StoreQueries, None)  # by way of the log they need none
+        store = cast(StoreQueries, _NoQueues())  # by way of the log they need no more
         stats, consumers = BrokerStats(clock), ConsumerTable(clock)
         topics = TopicProcessor(
             live=live,
