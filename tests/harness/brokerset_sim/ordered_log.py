@@ -45,6 +45,12 @@ class Entry:
         return self.offset + self.size
 
 
+class NothingExpires:
+    """A retention that removes nothing."""
+
+    waiting_from: Callable[[], int] | None = None
+
+
 class ModelStore:
     """The log of one broker's folder, and its queues. It outlives processes."""
 
@@ -71,6 +77,7 @@ class ModelStore:
         """First numbers of queues whose topic was deleted before."""
 
         self._timestamp = 0
+        self.retention = NothingExpires()
 
     # -- for the group ------------------------------------------------------------------------------------
 
