@@ -430,6 +430,6 @@ VARIANTS = (
     OrderedVariant("acks pass what runs", _acks_pass_what_runs, (POSITION,), MOVES),
     OrderedVariant("permission by the wall clock", _permission_by_the_wall, (ALONE, WAITS, EFFECTS), CLOCKS),
     OrderedVariant(
-        "permission from the answer", _permission_from_the_answer, (ALONE, WAITS), LATE, first=104
+        "permission from the answer", _permission_from_the_answer, (ALONE, WAITS), LATE, first=215
     ),
 )
