@@ -17,7 +17,7 @@ TIMERS = (
         path=_TIMERS + "progress.py",
         old="        write_ms = settings.floor(now_ms)\n",
         new="        write_ms = settings.floor(now_ms) + settings.slot_ms\n",
-        caught_by=_ALONE + "test_a_timer_message_comes_in_its_second_and_looks_as_javas_does",
+        caught_by=_ALONE + "test_a_timer_message_comes_in_its_second_in_javas_form",
     ),
     Mutation(
         name="timers-demoted-keeps-units",
@@ -41,7 +41,7 @@ TIMERS = (
         path=_WORK + "service.py",
         old="        while self._records and self._records[0][0] <= confirmed:\n",
         new="        while self._records:\n",
-        caught_by=_FAILOVER + "test_what_java_slaves_are_told_is_confirmed",
+        caught_by=_FAILOVER + "test_what_java_slaves_learn_is_confirmed",
     ),
     Mutation(
         name="timers-progress-not-recorded",

@@ -35,7 +35,7 @@ TRANSACTIONS = (
         path="broker/brokerset_broker/requests/transaction_log.py",
         old="return half if self._is_in_queue(half) else None",
         new="return half",
-        caught_by="tests/integration/broker/test_transactions.py::test_an_offset_inside_of_a_message_that_looks_like_a_half_is_none",
+        caught_by="tests/integration/broker/test_transactions.py::test_an_offset_of_a_forged_half_inside_of_a_message_is_none",
     ),
     Mutation(
         name="forged-given-up-half",
@@ -43,7 +43,7 @@ TRANSACTIONS = (
         path="broker/brokerset_broker/requests/transaction_log.py",
         old="return record if self._is_in_queue(record) else None",
         new="return record",
-        caught_by="tests/integration/broker/test_transactions.py::test_what_looks_like_a_given_up_half_inside_of_a_message_is_not_resumed",
+        caught_by="tests/integration/broker/test_transactions.py::test_a_forged_given_up_half_inside_of_a_message_is_not_resumed",
     ),
     Mutation(
         name="checks-that-nobody-gets",

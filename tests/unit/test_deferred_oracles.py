@@ -68,7 +68,7 @@ class Transactions:
     def ask(self, end: End) -> None:
         self.oracle.asked("k", end)
 
-    def told(self, end: End, epoch: int = 1) -> None:
+    def answered(self, end: End, epoch: int = 1) -> None:
         self.oracle.end_acknowledged("k", end, epoch)
 
     def check(self, times: int = 1, now_ms: int = 2_000, epoch: int = 1) -> None:
@@ -83,7 +83,7 @@ class Transactions:
 
 def _committed(log: Transactions) -> None:
     log.commit()
-    log.told(End.COMMIT)
+    log.answered(End.COMMIT)
     log.oracle.progress("n", 1)
 
 
@@ -96,8 +96,8 @@ def _rolled_back_after_a_check(log: Transactions) -> None:
     log.oracle.progress("n", 1)
     log.ask(End.ROLLBACK)
     log.op(0, 1)
-    log.told(End.ROLLBACK)
-    log.told(End.ROLLBACK)
+    log.answered(End.ROLLBACK)
+    log.answered(End.ROLLBACK)
 
 
 def _given_up(log: Transactions) -> None:
@@ -111,7 +111,7 @@ def _given_up(log: Transactions) -> None:
 def _both_asked_for(log: Transactions) -> None:
     log.ask(End.ROLLBACK)
     log.commit()
-    log.told(End.COMMIT)
+    log.answered(End.COMMIT)
 
 
 def _nothing_of_it_is_stored(log: Transactions) -> None:
@@ -120,7 +120,7 @@ def _nothing_of_it_is_stored(log: Transactions) -> None:
 
 def _checked_by_a_deposed_master(log: Transactions) -> None:
     log.commit()
-    log.told(End.COMMIT, epoch=2)
+    log.answered(End.COMMIT, epoch=2)
     log.check(epoch=1)
 
 
@@ -132,7 +132,7 @@ def _checked_again_by_the_next_master(log: Transactions) -> None:
     log.op(0)
 
 
-def _told_from_the_beginning(log: Transactions) -> None:
+def _answered_from_the_beginning(log: Transactions) -> None:
     log.commit()
     log.oracle.forget_log()
     log.commit()
@@ -148,7 +148,7 @@ def _told_from_the_beginning(log: Transactions) -> None:
         _nothing_of_it_is_stored,
         _checked_by_a_deposed_master,
         _checked_again_by_the_next_master,
-        _told_from_the_beginning,
+        _answered_from_the_beginning,
     ],
 )
 def test_sound_transactions_are_accepted(history: Callable[[Transactions], None]) -> None:
@@ -202,16 +202,16 @@ def _given_up_after_its_commit(log: Transactions) -> None:
     log.record(GIVEN_UP_TOPIC)
 
 
-def _told_both(log: Transactions) -> None:
+def _answered_both(log: Transactions) -> None:
     log.commit()
-    log.told(End.COMMIT)
-    log.told(End.ROLLBACK)
+    log.answered(End.COMMIT)
+    log.answered(End.ROLLBACK)
 
 
-def _commit_told_before_it_is_stored(log: Transactions) -> None:
+def _commit_answered_before_it_is_stored(log: Transactions) -> None:
     log.half()
     log.ask(End.COMMIT)
-    log.told(End.COMMIT)
+    log.answered(End.COMMIT)
 
 
 def _commit_lost(log: Transactions) -> None:
@@ -225,7 +225,7 @@ def _commit_lost(log: Transactions) -> None:
 def _rollback_lost(log: Transactions) -> None:
     log.half()
     log.ask(End.COMMIT)
-    log.told(End.ROLLBACK)
+    log.answered(End.ROLLBACK)
     log.final()
 
 
@@ -340,8 +340,8 @@ def _open_half_passed(log: Transactions) -> None:
         (_committed_after_its_rollback, transactions.ONCE),
         (_committed_after_it_was_given_up, transactions.ONCE),
         (_given_up_after_its_commit, transactions.ONCE),
-        (_told_both, transactions.ONCE),
-        (_commit_told_before_it_is_stored, transactions.COMMITTED_KEPT),
+        (_answered_both, transactions.ONCE),
+        (_commit_answered_before_it_is_stored, transactions.COMMITTED_KEPT),
         (_commit_lost, transactions.COMMITTED_KEPT),
         (_rollback_lost, transactions.ROLLED_BACK),
         (_half_lost, transactions.HALF_KEPT),

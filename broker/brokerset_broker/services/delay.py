@@ -15,7 +15,7 @@ import structlog
 
 from brokerset_broker.requests.admission import Admission
 from brokerset_broker.store.delay_levels import DelayLevels
-from brokerset_broker.store.errors import PutStatus, StoreRefused
+from brokerset_broker.store.errors import StoreRefused
 from brokerset_broker.store.message_store import MessageStore
 from brokerset_broker.store.results import GetStatus
 from brokerset_broker.tables.config_files import ConfigFile
@@ -47,9 +47,6 @@ VERSION_STEP: Final = 200
 """Deliveries after which the data version grows, as in Java."""
 
 _FILE: Final = "delayOffset.json"
-
-_NEVER_STORED: Final = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
-"""Trying again would not help, for instance after maxMessageSize was made smaller."""
 
 
 class _Level:
@@ -275,7 +272,7 @@ class DelayService:
                 prepared_transaction_offset=record.prepared_transaction_offset,
             )
         except StoreRefused as refused:
-            if refused.status not in _NEVER_STORED:
+            if not refused.is_final:
                 raise
             log.error(
                 "delayed message cannot be stored any more; it stays in the schedule topic only",

@@ -84,9 +84,6 @@ LOGGED_MAX: Final = 20
 PRODUCERS_TRIED: Final = 3
 """Producers of a group of which one is looked for that reads."""
 
-NEVER_STORED: Final = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
-"""Trying again would not help."""
-
 
 class _NotThereYet(Exception):
     """What is in the log is not safe yet, so that it cannot be read, or nobody be asked: the pass ends."""
@@ -344,7 +341,7 @@ class TransactionChecks:
                 appended = self._log.append(message)
         except StoreRefused as refused:
             log.warning("a half message waits for the store", topic=message.topic, reason=refused.reason)
-            return NotAppended(refused.status in NEVER_STORED, refused.reason)
+            return NotAppended(refused.is_final, refused.reason)
         self._log.end = appended.end
         return Place(appended.queue_offset, appended.offset, appended.store_timestamp)
 

@@ -44,3 +44,8 @@ class StoreRefused(Exception):
         super().__init__(f"{status.value}: {reason}")
         self.status = status
         self.reason = reason
+
+    @property
+    def is_final(self) -> bool:
+        """Whether trying again would not help, for instance after maxMessageSize was made smaller."""
+        return self.status in (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)

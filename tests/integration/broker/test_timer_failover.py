@@ -168,7 +168,7 @@ async def test_a_new_replica_has_everything_from_the_log(group: Group) -> None:
     assert late.delivered() == Counter({f"m{n}": 1 for n in range(5)})
 
 
-async def test_what_java_slaves_are_told_is_confirmed(group: Group) -> None:
+async def test_what_java_slaves_learn_is_confirmed(group: Group) -> None:
     """60 never says of a delivery that is not confirmed that it was made."""
     master, slave = await pair(group)
     before = master.timers.checkpoint()

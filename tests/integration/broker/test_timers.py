@@ -19,7 +19,7 @@ from brokerset_rig.moved_clock import MovedClock
 HOUR_MS = 3_600_000
 
 
-async def test_a_timer_message_comes_in_its_second_and_looks_as_javas_does(setup: Setup) -> None:
+async def test_a_timer_message_comes_in_its_second_in_javas_form(setup: Setup) -> None:
     """It keeps its wish, its slot and where it goes; it gets the times of its way through the wheel."""
 
     async with setup.pair() as (_, client):

@@ -31,7 +31,7 @@ async def pair(setup: Setup, **changes: Any) -> AsyncIterator[tuple[Broker, Tran
         yield broker, client
 
 
-async def test_a_committed_message_is_delivered_and_looks_as_javas_does(setup: Setup) -> None:
+async def test_a_committed_message_is_delivered_in_javas_form(setup: Setup) -> None:
     """Golden 29: the final record has sysFlag 8, names its half, and no longer where it belongs."""
 
     async with pair(setup) as (_, client):
@@ -157,7 +157,7 @@ async def test_ends_that_name_something_else_get_javas_answers(setup: Setup) -> 
         assert await answer() == (0, None)
 
 
-async def test_an_offset_inside_of_a_message_that_looks_like_a_half_is_none(setup: Setup) -> None:
+async def test_an_offset_of_a_forged_half_inside_of_a_message_is_none(setup: Setup) -> None:
     """Who sends the bytes of a half as a body cannot commit them in the name of another transaction."""
 
     async with pair(setup) as (broker, client):
@@ -294,7 +294,7 @@ async def test_resuming_what_is_no_half_message_is_refused(setup: Setup) -> None
             assert (reply.code, broker.store.max_offset) == (1, before)
 
 
-async def test_what_looks_like_a_given_up_half_inside_of_a_message_is_not_resumed(setup: Setup) -> None:
+async def test_a_forged_given_up_half_inside_of_a_message_is_not_resumed(setup: Setup) -> None:
     """It could name any topic as its target, also those that only the broker writes: here the op topic."""
     async with pair(setup, **SOON) as (broker, client):
         await client.create_topic("t")

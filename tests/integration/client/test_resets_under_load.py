@@ -123,8 +123,7 @@ async def test_everything_after_each_reset_comes_and_offsets_stay_ahead(
 
 
 async def test_a_bad_message_is_skipped_though_the_consumer_fetches_no_more(tmp_path: Path) -> None:
-    """An orderly consumer fails with a message for ever, and holds as much as it may: the notice gets it
-    past."""
+    """An orderly consumer fails each time, and has fetched as much as it may: the notice gets it past."""
     failing = True
 
     async def listener(message: MessageView) -> Verdict:

@@ -91,7 +91,7 @@ async def test_a_send_has_a_trace(cluster: FakeCluster) -> None:
     assert sent.ext["a"].startswith("_INNER_TRACE_PRODUCER-pg-PRODUCE-")
 
 
-async def test_kinds_of_messages_are_told_apart(cluster: FakeCluster) -> None:
+async def test_kinds_of_messages_are_distinguished(cluster: FakeCluster) -> None:
     """Delayed, ordered, and each message of a batch by its own id."""
     broker = await one_broker(cluster)
     async with Producer("pg", namesrv=cluster.namesrv, trace=SOON) as producer:

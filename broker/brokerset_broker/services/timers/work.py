@@ -13,7 +13,7 @@ import structlog
 
 from brokerset_broker.services.timers.counts import TimerCounts
 from brokerset_broker.services.timers.files import TimerFiles
-from brokerset_broker.store.errors import PutStatus, StoreRefused
+from brokerset_broker.store.errors import StoreRefused
 from brokerset_broker.store.results import Appended
 from brokerset_broker.tables.metadata.records import METADATA_TOPIC
 from brokerset_broker.timers import recovery
@@ -61,9 +61,6 @@ OLDEST_AT_ONCE: Final = 256
 NO_OFFSET: Final = 2**63 - 1
 
 _TOPIC_BYTES: Final = TIMER_TOPIC.encode()
-
-_NEVER_STORED: Final = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
-"""Trying again would not help, for instance after maxMessageSize was made smaller."""
 
 
 class TimerStore(Protocol):
@@ -533,7 +530,7 @@ class TimerWork:
                 prepared_transaction_offset=record.prepared_transaction_offset,
             )
         except StoreRefused as refused:
-            if refused.status not in _NEVER_STORED:
+            if not refused.is_final:
                 raise
             log.error(
                 "a timer message cannot be stored any more, and is dropped",
