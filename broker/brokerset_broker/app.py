@@ -20,6 +20,7 @@ from brokerset_broker.live_settings import LiveSettings
 from brokerset_broker.member.alone import Alone
 from brokerset_broker.member.role import Role, RoleState
 from brokerset_broker.outside.name_servers import Registrar
+from brokerset_broker.outside.topic_routes import TopicRoutes
 from brokerset_broker.requests.admin import AdminProcessor
 from brokerset_broker.requests.admission import Admission
 from brokerset_broker.requests.clients import ClientProcessor
@@ -35,6 +36,7 @@ from brokerset_broker.requests.ordered_send_back import OrderedSendBackProcessor
 from brokerset_broker.requests.ordered_shared import SharedGroups, draw_start
 from brokerset_broker.requests.ordered_subjects import SubjectQueuesProcessor
 from brokerset_broker.requests.parked_pulls import ParkedPulls
+from brokerset_broker.requests.pop.assignments import AssignmentProcessor
 from brokerset_broker.requests.pull import PullProcessor
 from brokerset_broker.requests.pull_lane import PullLane, begins_with_pull
 from brokerset_broker.requests.query import QueryProcessor
@@ -73,6 +75,7 @@ from brokerset_broker.tables.metadata.tables import Tables
 from brokerset_broker.tables.offsets import OffsetManager
 from brokerset_broker.tables.ordered.ordered_tables import FILE_NAME as ORDERED_FILE
 from brokerset_broker.tables.ordered.ordered_tables import OrderedTables
+from brokerset_broker.tables.pop.request_modes import RequestModes
 from brokerset_broker.tables.producers import ProducerTable
 from brokerset_broker.tables.topics import TopicManager
 from brokerset_formats import native
@@ -212,6 +215,7 @@ class Broker:
                         self.topics.run(),
                         self.groups.run(),
                         self.offsets.run(),
+                        self.request_modes.run(),
                         self.stats.run(),
                         self.registrar.run(),
                         self._clients.run(),
@@ -268,6 +272,7 @@ class Broker:
                 self.groups.saved,
                 self.offsets.saved,
                 self.ordered.saved,
+                self.request_modes.saved,
                 *([self.filters.saved] if self.filters is not None else []),
             ):
                 try:
@@ -435,6 +440,7 @@ class Broker:
         self.offsets = OffsetManager(self.live, clock)
         self.ordered = OrderedTables(settings.store_path_root_dir / "config" / ORDERED_FILE)
         self.ordered_counters = OrderedCounters()
+        self.request_modes = RequestModes(settings.store_path_root_dir / "config")
         self.consumers = ConsumerTable(clock)
         self.filters = ConsumerFilters(settings, clock) if settings.enable_property_filter else None
         self.producers = ProducerTable(clock)
@@ -486,6 +492,7 @@ class Broker:
             queues=self._source,
             ordered=self.ordered,
             timers=self.timers,
+            request_modes=self.request_modes,
         )
         self._tables.on_reset = self.parked_pulls.wake_queue
         self._tables.on_resets = self.reset_notices.reset
@@ -497,6 +504,7 @@ class Broker:
             on_master=lambda ha, address: self.part.master_named(ha, address),
             ha_address=lambda: self.part.ha_address(),
         )
+        self._routes = TopicRoutes(lambda: self.registrar.connections, clock)
         self._pointer = self._master_pointer()
         if self._pointer is not None:
             self.registrar.on_register_again(self._pointer.wake)
@@ -534,6 +542,7 @@ class Broker:
         self.delay.load()
         self.timers.load()
         self.ordered.load()
+        self.request_modes.load()
         if self.filters is not None:
             self.filters.load()
         self.store.load(accept_damage=self.settings.accept_damaged_store)
@@ -633,12 +642,17 @@ class Broker:
             live=live, clock=clock, store=store, topics=topics, admission=admission, stats=stats,
             timers=self.timers, puts=self._timer_puts, changes=changes,
         )  # fmt: skip
+        assignments = AssignmentProcessor(
+            live=live, admission=admission, topics=topics, groups=groups, consumers=consumers,
+            modes=self.request_modes, changes=changes, queues=self._routes.queues,
+        )  # fmt: skip
         lite_admin = LiteAdminProcessor(live=live, store=store, topics=topics, offsets=offsets)
         served: dict[int, Handler] = {}
         for processor in (
             self._send, pull, send_back, QueryProcessor(live=live, store=store), self._clients,
             self._lock_requests, offset_requests, admin, group_admin, topic_admin, subject_queues, claims,
             ordered_send_back, self._reply_messages, end_transactions, timers, lite_admin,
+            assignments,
         ):  # fmt: skip
             served.update(processor.handlers())
         return SignedRequests(refuse=self.settings.refuse_signed_requests).around(served)

@@ -39,7 +39,6 @@ from brokerset_client.producer import Producer
 from brokerset_client.pull_consumer import PullConsumer
 from brokerset_client.push_consumer import PushConsumer
 from brokerset_client.push_settings import ClientLimits, ConsumeStatus, Later, PushSettings, Verdict
-from brokerset_client.rebalance import allocate_averagely, allocate_by_circle
 from brokerset_client.replier import Answer, Replier, is_request
 from brokerset_client.request_reply import reply_message
 from brokerset_client.retry import Backoff, SendRetry
@@ -50,6 +49,7 @@ from brokerset_client.transactions import EndStatus, HalfMessage, TransactionRes
 from brokerset_formats.config import SubscriptionGroupConfig, TopicConfig
 from brokerset_protocol.bodies.heartbeat import ConsumeFromWhere, MessageModel, SubscriptionData
 from brokerset_protocol.bodies.queues import MessageQueue
+from brokerset_protocol.queue_allocation import allocate_averagely, allocate_by_circle
 
 Subscription = SubscriptionData
 """What a group wants of a topic: made by `PushConsumer.subscribe`."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import structlog
 
-from brokerset_client import calls, rebalance
+from brokerset_client import calls
 from brokerset_client.assigned_queue import AssignedQueue, Budget
 from brokerset_client.errors import BrokerUnreachable, ClientError, TopicNotFound
 from brokerset_client.instance import ClientInstance
@@ -19,6 +19,7 @@ from brokerset_client.push_settings import PushSettings
 from brokerset_client.routes import Route
 from brokerset_protocol.bodies.heartbeat import ConsumeFromWhere, SubscriptionData
 from brokerset_protocol.bodies.queues import MessageQueue
+from brokerset_protocol.queue_allocation import allocate, sorted_queues
 
 log = structlog.get_logger(__name__)
 
@@ -164,11 +165,11 @@ class Assignment:
                 # The broker has not had our heartbeat, or lost it with its connection.
                 self._instance.heartbeat_soon()
                 return False
-            mine = rebalance.allocate(
+            mine = allocate(
                 self._instance.client_id, route.subscribe_queues, members, self._settings.allocation
             )
         else:
-            mine = rebalance.sorted_queues(route.subscribe_queues)
+            mine = sorted_queues(route.subscribe_queues)
         wanted = set(mine)
         for queue, assigned in list(self.queues.items()):
             if queue.topic == topic and queue not in wanted:

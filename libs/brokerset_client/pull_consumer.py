@@ -19,13 +19,13 @@ from brokerset_client.instance import ClientInstance
 from brokerset_client.instance_user import InstanceUser
 from brokerset_client.messages import MessageView
 from brokerset_client.positions import BrokerPositions, first_offset, reader_address
-from brokerset_client.rebalance import sorted_queues
 from brokerset_client.retry import Backoff
 from brokerset_formats import names
 from brokerset_protocol import subscriptions
 from brokerset_protocol.bodies.heartbeat import SUB_ALL, ConsumeFromWhere, SubscriptionData
 from brokerset_protocol.bodies.queues import MessageQueue
 from brokerset_protocol.errors import Rejected
+from brokerset_protocol.queue_allocation import sorted_queues
 
 log = structlog.get_logger(__name__)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from brokerset_client.messages import MessageView
 from brokerset_client.offset_window import WindowLimits
 from brokerset_client.positions import DEFAULT_FOLDER
-from brokerset_client.rebalance import Allocation, allocate_averagely
+from brokerset_protocol.queue_allocation import Allocation, allocate_averagely
 
 UNLIMITED = 2**31 - 1
 

@@ -13,6 +13,7 @@ from brokerset_formats.hashing import java_hash
 from brokerset_formats.names import DEFAULT_TOPIC
 from brokerset_protocol.bodies.queues import MessageQueue
 from brokerset_protocol.bodies.routes import MASTER_ID, TopicRouteData
+from brokerset_protocol.queue_allocation import readable_queues
 
 AUTO_CREATE_TOPIC = DEFAULT_TOPIC
 """Template topic: its route serves for topics that do not exist yet and shall be created by the first
@@ -68,12 +69,7 @@ def route_of(topic: str, data: TopicRouteData) -> Route:
             if queue.perm & Permission.WRITE and MASTER_ID in addresses.get(queue.broker_name, {})
             for queue_id in range(queue.write_queue_nums)
         ]
-    subscribe = [
-        MessageQueue(topic, queue.broker_name, queue_id)
-        for queue in sorted(data.queue_datas, key=lambda queue: queue.broker_name)
-        if queue.perm & Permission.READ
-        for queue_id in range(queue.read_queue_nums)
-    ]
+    subscribe = readable_queues(topic, data.queue_datas)
     clusters = tuple(sorted({broker.cluster for broker in data.broker_datas if broker.cluster}))
     return Route(topic, tuple(publish), tuple(subscribe), addresses, clusters=clusters)
 

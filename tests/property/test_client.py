@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from brokerset_client.compression import compress, decompress
 from brokerset_client.messages import split_records
 from brokerset_client.offset_window import OffsetWindow
-from brokerset_client.rebalance import Allocation, allocate, allocate_averagely, allocate_by_circle
 from brokerset_client.retry import Backoff
 from brokerset_formats.hosts import Host
 from brokerset_formats.records import Record, encode_record
 from brokerset_protocol.bodies.queues import MessageQueue
+from brokerset_protocol.queue_allocation import Allocation, allocate, allocate_averagely, allocate_by_circle
 
 STRATEGIES = st.sampled_from([allocate_averagely, allocate_by_circle])
 MEMBERS = st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=9, unique=True)

@@ -20,6 +20,7 @@ from brokerset_broker.tables.metadata.records import (
     GroupsPut,
     OffsetsPut,
     OffsetsRemoved,
+    RequestModesPut,
     ResetsPut,
     SnapshotChunk,
     SnapshotEnd,
@@ -30,7 +31,9 @@ from brokerset_broker.tables.metadata.snapshot import MetadataState
 from brokerset_broker.tables.ordered.live_producers import LiveQueue
 from brokerset_broker.tables.ordered.sequences import Stamps
 from brokerset_broker.tables.ordered.values import Fence, FencesPut, OrderedQueue, Subject, SubjectsPut
+from brokerset_broker.tables.pop.values import RequestMode, mode_key
 from brokerset_formats.config import SubscriptionGroupConfig, TopicConfig
+from brokerset_protocol.bodies.metadata import MessageRequestMode
 from brokerset_protocol.errors import Rejected
 from brokerset_protocol.subject_words import OrderStrategy, PartitionStatus
 from brokerset_rig.examples import examples
@@ -59,6 +62,7 @@ steps = st.one_of(
     st.tuples(st.just("auto"), groups),
     st.tuples(st.just("retry"), groups, st.booleans()),
     st.tuples(st.just("delay"), numbers, numbers),
+    st.tuples(st.just("mode"), groups, topics, numbers),
     st.tuples(st.just("subject"), topics, numbers),
     st.tuples(st.just("fence"), groups, topics, numbers, st.booleans()),
     st.tuples(st.just("produce"), topics, st.sampled_from("pq")),
@@ -112,6 +116,7 @@ def copy_of(state: MetadataState) -> MetadataState:
         {key: dict(value) for key, value in state.resets.items()},
         dict(state.delay),
         ordered=state.ordered.copy(),
+        request_modes=dict(state.request_modes),
     )
 
 
@@ -285,6 +290,10 @@ class Group:
                 leader.topics.create_retry(group, 1, order=order)
             case ("delay", int(level), int(offset)):
                 leader.delay.levels[level] = offset
+            case ("mode", str(group), str(topic), int(share)):
+                mode = RequestMode(MessageRequestMode.POP, share)
+                key = mode_key(topic, group)
+                self.change([topic, group], lambda: [RequestModesPut({key: mode})], {})
             case ("subject", str(topic), int(version)):
                 queue = OrderedQueue(version, PartitionStatus.OPEN)
                 subject = Subject(OrderStrategy.STRICT, version, {0: queue})

@@ -133,6 +133,12 @@ class Registrar:
         return [server.address for server in self._servers if server.registered]
 
     @property
+    def connections(self) -> list[Connection]:
+        """Open connections to name servers that know this broker, in the order of `namesrvAddr`."""
+        found = [server.connection for server in self._servers if server.registered]
+        return [connection for connection in found if connection is not None and connection.is_open]
+
+    @property
     def addresses(self) -> list[str]:
         """All name servers, and configured names behind which none has been found."""
         unknown = [name for name in self._configured if not self._behind.get(name)] if self._use_dns else []

@@ -29,11 +29,6 @@ from brokerset_formats.message_ids import decode_offset_id
 from brokerset_formats.records import store_timestamp_at
 from brokerset_protocol import headers
 from brokerset_protocol.bodies import properties_text
-from brokerset_protocol.bodies.metadata import (
-    MessageRequestMode,
-    MessageRequestModeTable,
-    SetMessageRequestMode,
-)
 from brokerset_protocol.bodies.queues import KVTable
 from brokerset_protocol.bodies.stats import ConsumeQueueUnit, QueryConsumeQueueResponse
 from brokerset_protocol.codes import RequestCode, ResponseCode
@@ -132,8 +127,6 @@ class AdminProcessor:
             RequestCode.GET_BROKER_CONFIG: self.config,
             RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime_info,
             RequestCode.GET_ALL_DELAY_OFFSET: self.delay_offsets,
-            RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: self.request_modes,
-            RequestCode.SET_MESSAGE_REQUEST_MODE: self.set_request_mode,
             RequestCode.VIEW_BROKER_STATS_DATA: self.stats_data,
             RequestCode.QUERY_CONSUME_QUEUE: self.queue_units,
             RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.clean_queues,
@@ -246,20 +239,6 @@ class AdminProcessor:
         """GET_ALL_DELAY_OFFSET (45): the content of delayOffset.json."""
         ext = self._changes.answer_ext()
         return command.reply(ext=ext, body=fastjson.dumps(self._delay.offsets().to_json()))
-
-    def request_modes(self, connection: Connection, command: Command) -> Command:
-        """GET_ALL_MESSAGE_REQUEST_MODE (402): every group pulls, so the table is empty."""
-        return command.reply(body=MessageRequestModeTable().to_json())
-
-    def set_request_mode(self, connection: Connection, command: Command) -> Command:
-        """SET_MESSAGE_REQUEST_MODE (401): PULL is what there is, so only POP is refused."""
-        wanted = SetMessageRequestMode.from_json(command.body)
-        if wanted.mode is not MessageRequestMode.PULL:
-            raise _failed(
-                f"the consumer group[{wanted.consumer_group}] cannot {wanted.mode}:"
-                " this broker serves PULL only"
-            )
-        return command.reply()
 
     # -- store --------------------------------------------------------------------------------------------
 

@@ -108,6 +108,6 @@ class MessageQueueAssignment(JsonBody):
 
 @dataclass(frozen=True, slots=True)
 class QueryAssignmentResponse(JsonBody):
-    """Answer to QUERY_ASSIGNMENT (400)."""
+    """Answer to QUERY_ASSIGNMENT (400); with None the client keeps what it has."""
 
-    message_queue_assignments: tuple[MessageQueueAssignment, ...]
+    message_queue_assignments: tuple[MessageQueueAssignment, ...] | None = None

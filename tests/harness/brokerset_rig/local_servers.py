@@ -150,14 +150,21 @@ class Client:
         return await self.call(11, binary=binary, **(fields | ext))
 
     async def heartbeat(
-        self, group: str, topic: str, expression: str = "*", *, version: int = 1, model: str = "CLUSTERING"
+        self,
+        group: str,
+        topic: str,
+        expression: str = "*",
+        *,
+        version: int = 1,
+        model: str = "CLUSTERING",
+        client_id: str = "client-1",
     ) -> Command:
         consumer = ConsumerData(
             group_name=group,
             message_model=MessageModel(model),
             subscription_data_set=(parse(topic, expression, version=version),),
         )
-        data = HeartbeatData(client_id="client-1", consumer_data_set=(consumer,))
+        data = HeartbeatData(client_id=client_id, consumer_data_set=(consumer,))
         return await self.call(34, data.to_json())
 
     async def wait_for(self, topic: str, queue_offset: int = 0, **pull: Any) -> list[Record]:

@@ -22,6 +22,7 @@ from brokerset_broker.tables.metadata.store_source import Written
 from brokerset_broker.tables.metadata.tables import Tables
 from brokerset_broker.tables.offsets import OffsetManager
 from brokerset_broker.tables.ordered.ordered_tables import FILE_NAME, OrderedTables
+from brokerset_broker.tables.pop.request_modes import RequestModes
 from brokerset_broker.tables.topics import TopicManager
 from brokerset_formats.config import DelayOffsets
 from brokerset_formats.hashing import java_hash
@@ -200,6 +201,7 @@ class Replica:
         self.offsets = OffsetManager(live, clock)
         self.delay = Delay(folder / "config" / "delayOffset.json")
         self.ordered = OrderedTables(folder / "config" / FILE_NAME)
+        self.request_modes = RequestModes(folder / "config")
         self.tables = Tables(
             topics=self.topics,
             groups=self.groups,
@@ -207,6 +209,7 @@ class Replica:
             delay=self.delay,
             queues=self.store,
             ordered=self.ordered,
+            request_modes=self.request_modes,
         )
         self.waiting: list[tuple[int, Callable[[PutStatus], None]]] = []
         self.log = MetadataLog(
@@ -219,7 +222,7 @@ class Replica:
             asker=asker,
             master=master,
         )
-        for manager in (self.topics, self.groups, self.offsets, self.ordered):
+        for manager in (self.topics, self.groups, self.offsets, self.ordered, self.request_modes):
             manager.load()
         self.log.load()
 

@@ -6,6 +6,7 @@ from typing import Final
 
 from brokerset_broker.tables.metadata.snapshot import MetadataState
 from brokerset_broker.tables.offsets import is_replicated
+from brokerset_broker.tables.pop.values import RequestMode, modes_of
 from brokerset_broker.timers.progress import Progress
 from brokerset_formats import fastjson
 from brokerset_formats.config import (
@@ -19,8 +20,10 @@ from brokerset_formats.config import (
 from brokerset_formats.errors import FormatError
 from brokerset_formats.lazy_dataclasses import dataclass
 from brokerset_formats.timer_files import TimerCheckpoint, decode_timer_checkpoint
+from brokerset_protocol.bodies.metadata import MessageRequestModeTable
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
+from brokerset_protocol.errors import Rejected
 from brokerset_runtime.peer_requests import Asker
 from brokerset_runtime.remoting import ConnectionClosed, RequestTimeout
 
@@ -124,9 +127,10 @@ async def poll(asker: Asker, address: str) -> Polled:
         groups = await _groups(asker, address, applied)
         topics = await _topics(asker, address, applied)
         progress, checkpoint = await _timers(asker, address)
+        modes = await _request_modes(asker, address)
         offsets = ConsumerOffsets.decode(offsets_answer.body).offsets
         delay = DelayOffsets.decode(delay_answer.body).offsets if delay_answer.body else {}
-    except (ConnectionClosed, RequestTimeout, FormatError) as error:
+    except (ConnectionClosed, RequestTimeout, FormatError, Rejected) as error:
         raise PollFailed(f"master {address} did not tell its metadata: {error}") from error
     state = MetadataState(
         dict(topics.topics),
@@ -136,6 +140,7 @@ async def poll(asker: Asker, address: str) -> Polled:
         {},
         dict(delay),
         timers=progress,
+        request_modes=modes,
     )
     known = [offset for offset in applied if offset is not None]
     return Polled(state, min(known) if known and len(known) == len(applied) else None, checkpoint)
@@ -155,6 +160,17 @@ async def _timers(asker: Asker, address: str) -> tuple[Progress | None, TimerChe
         return Progress.decode(bytes.fromhex(text)), None
     except ValueError as error:
         raise FormatError(f"field {TIMER_PROGRESS_FIELD} is not hexadecimal: {error}") from error
+
+
+async def _request_modes(asker: Asker, address: str) -> dict[str, RequestMode]:
+    """How groups get messages; nothing from a master without POP. Raises `PollFailed`, `Rejected`."""
+    code = RequestCode.GET_ALL_MESSAGE_REQUEST_MODE
+    answer = await asker.ask(address, Command(code), ASK_SECONDS)
+    if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED or not answer.body:
+        return {}
+    if answer.code != ResponseCode.SUCCESS:
+        raise PollFailed(f"master {address} answered request {int(code)} with {answer.code}: {answer.remark}")
+    return modes_of(MessageRequestModeTable.from_json(answer.body))
 
 
 async def _topics(asker: Asker, address: str, applied: list[int | None]) -> TopicTable:

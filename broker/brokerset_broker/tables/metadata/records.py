@@ -26,6 +26,7 @@ from brokerset_broker.tables.ordered.values import (
     ranges_to_json,
     subject_to_json,
 )
+from brokerset_broker.tables.pop.values import RequestMode
 from brokerset_broker.timers.progress import Progress
 from brokerset_formats.config import SubscriptionGroupConfig, TopicConfig, fields
 from brokerset_formats.errors import FormatError
@@ -67,6 +68,7 @@ class Kind(IntEnum):
     FENCES = 11
     PRODUCERS = 12
     SHARED_ACKS = 13
+    REQUEST_MODES = 14
     TIMERS = 15
     SNAPSHOT_BEGIN = 16
     SNAPSHOT_CHUNK = 17
@@ -150,6 +152,13 @@ class TimersPut:
     progress: Progress
 
 
+@dataclass(frozen=True, slots=True)
+class RequestModesPut:
+    """How groups get the messages of a topic, by `topic@group`."""
+
+    modes: Mapping[str, RequestMode]
+
+
 Change = (
     TopicsPut
     | TopicsDeleted
@@ -161,6 +170,7 @@ Change = (
     | OffsetsRemoved
     | DelayPut
     | TimersPut
+    | RequestModesPut
     | SubjectsPut
     | FencesPut
     | ProducersPut
@@ -260,6 +270,9 @@ def encode(change: Change | SnapshotBegin | SnapshotEnd) -> list[tuple[Kind, byt
             return [_one(Kind.DELAY, {"levels": change.levels})]
         case TimersPut():
             return [_one(Kind.TIMERS, {"timers": timers_to_json(change.progress)})]
+        case RequestModesPut():
+            modes = [(key, mode.to_json()) for key, mode in change.modes.items()]
+            return _maps(Kind.REQUEST_MODES, "requestModes", modes)
         case SubjectsPut():
             subjects = [(topic, subject_to_json(subject)) for topic, subject in change.subjects.items()]
             return _maps(Kind.SUBJECTS, "subjects", subjects)
@@ -409,6 +422,8 @@ def _decode(kind: Kind, found: Mapping[str, object]) -> Entry:
             if progress is None:
                 raise FormatError("a record of kind TIMERS without its section")
             return TimersPut(progress)
+        case Kind.REQUEST_MODES:
+            return RequestModesPut(request_modes_of(found))
         case Kind.SUBJECTS | Kind.FENCES | Kind.PRODUCERS | Kind.SHARED_ACKS:
             changes = changes_of(found)
             if len(changes) != 1:
@@ -461,6 +476,12 @@ def offsets_of(found: Mapping[str, object], name: str) -> dict[str, dict[int, in
         key: fields.integer_map(queues, f"{name}.{key}")
         for key, queues in fields.get_object(found, name).items()
     }
+
+
+def request_modes_of(found: Mapping[str, object]) -> dict[str, RequestMode]:
+    """The field `requestModes`, by `topic@group`."""
+    modes = fields.get_object(found, "requestModes")
+    return {key: RequestMode.from_json(mode) for key, mode in modes.items()}
 
 
 def timers_of(found: Mapping[str, object]) -> Progress | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -18,6 +18,7 @@ from brokerset_broker.tables.metadata.records import (
     GroupsPut,
     OffsetsPut,
     OffsetsRemoved,
+    RequestModesPut,
     ResetsPut,
     SnapshotChunk,
     SnapshotEnd,
@@ -27,6 +28,7 @@ from brokerset_broker.tables.metadata.records import (
 )
 from brokerset_broker.tables.ordered.state import OrderedState
 from brokerset_broker.tables.ordered.values import FencesPut, ProducersPut, SharedAcksPut, SubjectsPut
+from brokerset_broker.tables.pop.values import RequestMode, parts_of
 from brokerset_broker.timers.progress import Progress
 from brokerset_formats.config import SubscriptionGroupConfig, TopicConfig, fields
 
@@ -55,6 +57,9 @@ class MetadataState:
     timers: Progress | None = None
     """Which timer messages are done; `None` before there were any."""
 
+    request_modes: dict[str, RequestMode] = field(default_factory=dict)
+    """How groups get messages, by `topic@group`, as far as that was set."""
+
     def apply(self, change: Change) -> None:
         """Change the state; never fails, and doing it twice is doing it once."""
         match change:
@@ -68,6 +73,7 @@ class MetadataState:
                     self.queue_ends.pop(name, None)
                     self.ordered.forget_topic(name)
                 self._forget(lambda topic, _group: topic in change.topics)
+                self._forget_modes(lambda topic, _group: topic in change.topics)
             case GroupsPut():
                 for group in change.groups:
                     if not (change.if_absent and group.group_name in self.groups):
@@ -76,6 +82,7 @@ class MetadataState:
                 for name in change.groups:
                     self.groups.pop(name, None)
                     self.forbidden.pop(name, None)
+                self._forget_modes(lambda _topic, group: group in change.groups)
             case ForbiddenPut():
                 for name, masks in change.masks.items():
                     self.forbidden.pop(name, None)
@@ -98,6 +105,8 @@ class MetadataState:
                 self.delay.update(change.levels)
             case TimersPut():
                 self.timers = change.progress
+            case RequestModesPut():
+                self.request_modes.update(change.modes)
             case SubjectsPut() | FencesPut() | ProducersPut() | SharedAcksPut():
                 self.ordered.apply(change)
 
@@ -113,8 +122,12 @@ class MetadataState:
     def _forget(self, gone: object) -> None:
         assert callable(gone)
         for table in (self.offsets, self.resets):
-            for key in [key for key in table if gone(*_parts(key))]:
+            for key in [key for key in table if gone(*parts_of(key))]:
                 del table[key]
+
+    def _forget_modes(self, gone: Callable[[str, str], bool]) -> None:
+        for key in [key for key in self.request_modes if gone(*parts_of(key))]:
+            del self.request_modes[key]
 
     def add_chunk(self, payload: bytes) -> int:
         """Add the content of a chunk; returns its entries. Raises FormatError."""
@@ -135,12 +148,8 @@ class MetadataState:
             self.queue_ends.setdefault(topic, {}).update(ends)
         self.ordered.add_sections(found)
         self.timers = records.timers_of(found) or self.timers
+        self.request_modes.update(records.request_modes_of(found))
         return sum(map(len, (topics, groups, forbidden, offsets, resets, delay)))
-
-
-def _parts(key: str) -> tuple[str, str]:
-    topic, _, group = key.partition("@")
-    return topic, group
 
 
 class ChunkPacker:

@@ -19,6 +19,7 @@ from brokerset_broker.tables.metadata.records import (
     GroupsPut,
     OffsetsPut,
     OffsetsRemoved,
+    RequestModesPut,
     ResetsPut,
     TopicsDeleted,
     TopicsPut,
@@ -80,6 +81,8 @@ class FileChanges:
             await self._tables.groups.saved()
         if kinds & {TopicsDeleted, OffsetsPut, ResetsPut, OffsetsRemoved}:
             await self._tables.offsets.saved()
+        if kinds & {RequestModesPut, TopicsDeleted, GroupsDeleted}:
+            await self._tables.request_modes.saved()
 
     def when_offsets_confirmed(self, callback: Callable[[PutStatus], None]) -> None:
         """Committed offsets are written down every few seconds, as Java's broker does; nobody waits."""

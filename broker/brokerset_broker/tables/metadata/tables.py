@@ -15,6 +15,7 @@ from brokerset_broker.tables.metadata.records import (
     GroupsPut,
     OffsetsPut,
     OffsetsRemoved,
+    RequestModesPut,
     ResetsPut,
     TimersPut,
     TopicsDeleted,
@@ -24,6 +25,7 @@ from brokerset_broker.tables.metadata.snapshot import ChunkPacker, MetadataState
 from brokerset_broker.tables.offsets import OffsetManager, is_replicated
 from brokerset_broker.tables.ordered.ordered_tables import OrderedTables
 from brokerset_broker.tables.ordered.values import FencesPut, ProducersPut, SharedAcksPut, SubjectsPut
+from brokerset_broker.tables.pop.request_modes import RequestModes
 from brokerset_broker.tables.topics import TopicManager
 from brokerset_broker.timers.progress import Progress
 from brokerset_formats.config import DelayOffsets
@@ -132,14 +134,17 @@ class Tables:
         queues: Queues,
         ordered: OrderedTables | None = None,
         timers: TimerProgress | None = None,
+        request_modes: RequestModes | None = None,
     ) -> None:
-        """Without `ordered` subjects are kept in memory alone, without `timers` what is learned of them."""
+        """Without `ordered` and `request_modes` these are kept in memory alone, without `timers` what is
+        learned of them."""
         self.topics = topics
         self.groups = groups
         self.offsets = offsets
         self.delay = delay
         self.ordered = OrderedTables() if ordered is None else ordered
         self.timers: TimerProgress = NoTimers() if timers is None else timers
+        self.request_modes = RequestModes() if request_modes is None else request_modes
         self._queues = queues
         self.on_reset: Callable[[str, int], None] | None = None
         self.on_resets: Callable[[Mapping[str, Mapping[int, int]]], None] | None = None
@@ -163,6 +168,7 @@ class Tables:
                 for name in change.topics:
                     topics.delete(name)
                     offsets.forget_topic(name)
+                    self.request_modes.forget_topic(name)
                     self._queues.forget_topic(name, offset)
                 self.ordered.forget_topics(change.topics)
                 self.changed_queues = True
@@ -174,6 +180,7 @@ class Tables:
                 self.release(change)
                 for name in change.groups:
                     groups.delete(name)
+                    self.request_modes.forget_group(name)
             case ForbiddenPut():
                 for name, masks in change.masks.items():
                     groups.put_forbidden(name, masks)
@@ -196,6 +203,8 @@ class Tables:
                 self.delay.put(change.levels)
             case TimersPut():
                 self.timers.put(change.progress)
+            case RequestModesPut():
+                self.request_modes.put(change.modes)
             case SubjectsPut() | FencesPut() | ProducersPut() | SharedAcksPut():
                 self.ordered.apply(change)
 
@@ -275,6 +284,7 @@ class Tables:
         self.ordered.take_over(state.ordered)
         if state.timers is not None:
             self.timers.put(state.timers)
+        self.request_modes.take_over(state.request_modes)
 
     def state(self) -> MetadataState:
         """Everything that is replicated, copied."""
@@ -288,6 +298,7 @@ class Tables:
             dict(self.delay.offsets().offsets),
             ordered=self.ordered.state.copy(),
             timers=self.timers.progress(),
+            request_modes=dict(self.request_modes.modes),
         )
 
     def waiting_resets(self) -> dict[str, dict[int, int]]:
@@ -323,6 +334,10 @@ class Tables:
         if progress is not None:
             for key, value_of_key in records.timers_to_json(progress).items():
                 yield from _some(packer.add_key("timers", key, value_of_key, counts=False))
+        for key in list(self.request_modes.modes):
+            mode = self.request_modes.modes.get(key)
+            if mode is not None:
+                yield from _some(packer.add_key("requestModes", key, mode.to_json(), counts=False))
         for section, name, value in self.ordered.state.entries():
             item = value()
             if item is not None:
@@ -339,6 +354,7 @@ class Tables:
         await self.delay.persist()
         await self.ordered.saved()
         await self.timers.persist()
+        await self.request_modes.saved()
 
 
 def _more(counts: dict[str, int], names: Iterable[str]) -> None:

@@ -12,14 +12,17 @@ from brokerset_broker.requests.admin import AdminProcessor
 from brokerset_broker.requests.admission import Admission
 from brokerset_broker.requests.groups import GroupProcessor
 from brokerset_broker.requests.offsets import OffsetProcessor
+from brokerset_broker.requests.pop.assignments import AssignmentProcessor
 from brokerset_broker.requests.statistics import BrokerStats
 from brokerset_broker.requests.topics import TopicProcessor
 from brokerset_broker.tables.consumers import ConsumerTable
 from brokerset_broker.tables.locks import QueueLocks
 from brokerset_broker.tables.metadata.metadata_log import MetadataLog
 from brokerset_broker.tables.metadata.polling import FAILED_SECONDS, Master, PollFailed, Polls, poll
+from brokerset_broker.tables.pop.values import RequestMode
 from brokerset_formats.config import TopicConfig
 from brokerset_formats.timer_files import TimerCheckpoint
+from brokerset_protocol.bodies.metadata import MessageRequestMode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.errors import Rejected
 from brokerset_rig.metadata_parts import Delay, MemoryStore, Replica, settle
@@ -46,6 +49,8 @@ class JavaMaster:
             self.answers[golden["request"]["code"]] = (header.get("extFields", {}), golden["body"].encode())
         checkpoint = TimerCheckpoint(1_795_251_873_000, 52, 1, 1)
         self.answers[60] = ({}, checkpoint.encode_body())
+        modes = b'{"messageRequestModeMap":{"t":{"g":{"consumerGroup":"g","mode":"POP","topic":"t"}}}}'
+        self.answers[402] = ({}, modes)
 
     async def ask(self, address: str, command: Command, timeout: float) -> Command:
         self.asked.append(command.code)
@@ -81,6 +86,11 @@ class OwnMaster:
             AdminProcessor(clock=clock, groups=replica.groups, delay=_delay(replica.delay), **common),  # type: ignore[arg-type]  # parts by name
         ):
             self.handlers.update(processor.handlers())
+        modes = AssignmentProcessor(
+            live=live, admission=admission, topics=replica.topics, groups=replica.groups, consumers=consumers,
+            modes=replica.request_modes, changes=replica.log, queues=_no_route,
+        )  # fmt: skip
+        self.handlers.update(modes.handlers())
         del common["stats"]
         offsets = OffsetProcessor(groups=replica.groups, offsets=replica.offsets, **common)  # type: ignore[arg-type]  # parts by name
         self.handlers.update(offsets.handlers())
@@ -99,6 +109,10 @@ class OwnMaster:
 
     async def tell(self, address: str, command: Command, timeout: float) -> None:
         raise AssertionError("polling tells nothing")
+
+
+async def _no_route(topic: str) -> None:
+    return None
 
 
 def _delay(delay: Delay) -> Delay:
@@ -136,8 +150,9 @@ async def test_a_java_master_is_copied(tmp_path: Path) -> None:
     assert slave.topics.get("wire") == TopicConfig("wire", 4, 4)
     assert slave.groups.get("adm-group") is not None
     assert slave.offsets.query("adm-group", "adm-topic", 3) == 0
+    assert slave.request_modes.get("t", "g") == RequestMode(MessageRequestMode.POP, 0)
     assert slave.topics.data_version == version
-    assert set(java.asked) == {21, 43, 45, 60, 201}
+    assert set(java.asked) == {21, 43, 45, 60, 201, 402}
     assert slave.log.status().applied_offset == slave.store.max_offset
     slave.log.truncated(0)
     assert slave.topics.get("wire") is not None

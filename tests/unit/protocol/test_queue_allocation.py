@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from brokerset_client.rebalance import (
+from brokerset_protocol.bodies.queues import MessageQueue
+from brokerset_protocol.queue_allocation import (
+    ANY_QUEUE,
     Allocation,
     allocate,
     allocate_averagely,
     allocate_by_circle,
+    allocate_for_pop,
     sorted_members,
 )
-from brokerset_protocol.bodies.queues import MessageQueue
 
 
 def queues(count: int, broker: str = "a") -> list[MessageQueue]:
@@ -75,3 +77,37 @@ def test_members_are_ordered_by_utf16_units() -> None:
 def test_a_member_that_the_broker_does_not_list_gets_nothing(strategy: Allocation) -> None:
     assert allocate("me", queues(4), ["others"], strategy) == []
     assert allocate("me", queues(4), [], strategy) == []
+
+
+@pytest.mark.parametrize(
+    ("count", "members", "share", "expected"),
+    [
+        (4, 1, 1, [[-1]]),
+        (4, 3, 0, [[-1], [-1], [-1]]),
+        (4, 3, -1, [[-1], [-1], [-1]]),
+        (4, 2, 1, [[-1], [-1]]),
+        (6, 3, 1, [[0, 1, 2, 3], [2, 3, 4, 5], [0, 1, 4, 5]]),
+        (2, 4, 1, [[0], [1], [0], [1]]),
+        (0, 4, 1, [[], [], [], []]),
+    ],
+)
+def test_popping_members_share_queues_with_those_behind_them(
+    count: int, members: int, share: int, expected: list[list[int]]
+) -> None:
+    """Results of `QueryAssignmentProcessor.allocate4Pop`: any queue with few members, else shared ones, and
+    one queue for each member where there are fewer queues than members."""
+    names = [f"m{number}" for number in range(members)]
+
+    got = [
+        [queue.queue_id for queue in allocate_for_pop(name, queues(count), names, allocate_averagely, share)]
+        for name in names
+    ]
+
+    assert got == expected
+
+
+def test_each_broker_is_popped_once_for_any_queue() -> None:
+    """A member without own queues gets one assignment for each broker, also if the group does not list it."""
+    got = allocate_for_pop("m9", queues(2) + queues(3, "b"), ["m0"], allocate_averagely, 0)
+
+    assert got == [MessageQueue("t", "a", ANY_QUEUE), MessageQueue("t", "b", ANY_QUEUE)]

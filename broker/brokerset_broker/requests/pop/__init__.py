@@ -1,0 +1,1 @@
+"""Requests of consumers that pop, see `brokerset_broker/pop/DESIGN.md`."""

@@ -1,0 +1,1 @@
+"""What the broker keeps of POP besides the log: who pops, and which queues ordered pops have locked."""
