@@ -96,7 +96,6 @@ MEANINGS: Final = {
     RequestCode.GET_TOPIC_CONFIG: "The settings of one topic.",
     RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: "The settings of one group.",
     RequestCode.LITE_PULL_MESSAGE: "As 11; sent by pull consumers.",
-    RequestCode.SET_MESSAGE_REQUEST_MODE: "`PULL` is taken, `POP` is refused.",
 }
 """Where the handler's docstring speaks to the reader of the code; everything else comes from there."""
 
