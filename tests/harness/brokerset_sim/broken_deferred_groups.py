@@ -1,4 +1,4 @@
-"""Deliberate bugs of transactions, timers and replication in controller mode, which the checkers must notice."""
+"""Deliberate bugs of transactions, timers and replication in controller mode, which checkers must notice."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ plan = partial(
 SWITCHES: Final = ("kill leader", "cut off leader", "isolate leader", "switchover", "elect")
 TRANSACTIONS: Final = plan(transaction_producers=3, faults=SWITCHES)
 TIMERS: Final = plan(timer_producers=2, faults=SWITCHES, delay_ms_max=1_500)
-ISOLATED: Final = plan(faults=("isolate leader",), hold_max=2.0)
+STOPPED: Final = plan(faults=("pause leader",), hold_max=2.0)
 OF_TRANSACTIONS: Final = (
     "half in the target queue",
     "op record before the final",
@@ -111,6 +111,6 @@ VARIANTS: Final = (
         ),
         TRANSACTIONS,
     ),
-    _own("reads without a lease", _lease_not_checked, (SERVED_WITH_LEASE,), ISOLATED),
+    _own("reads without a lease", _lease_not_checked, (SERVED_WITH_LEASE,), STOPPED),
     _own("unconfirmed delays sleep", _unconfirmed_delays_sleep, (PROGRESS,), draw_deferred_group(5), first=5),
 )
