@@ -95,7 +95,8 @@ if TYPE_CHECKING:
 
     from brokerset_broker.member.dledger.ledger_member import LedgerMember, LedgerParts
     from brokerset_broker.member.dledger.member_port import MemberPort
-    from brokerset_broker.member.group_member import GroupMember, MemberLog
+    from brokerset_broker.member.group_member import GroupMember, MemberLog, MemberParts
+    from brokerset_broker.member.group_port import GroupPort
     from brokerset_broker.outside.kubernetes.master_pointer import MasterPointer
     from brokerset_broker.outside.metrics import MetricSources
     from brokerset_broker.store.ledger_store import LedgerStore
@@ -361,11 +362,17 @@ class Broker:
 
             self._load()
             return self._ledger_member(TcpMemberPort(group_socket))
-        from brokerset_broker.member.group_member import MemberLog
+        from brokerset_broker.member.group_port import TcpGroupPort
+
+        return self._group_member(TcpGroupPort(group_socket, lambda: self.live.current))
+
+    def _group_member(self, port: GroupPort) -> GroupMember:
+        """Load the store, and be a member of a group in controller mode."""
+        from brokerset_broker.member.group_member import GroupMember, MemberLog
 
         log_of_member = MemberLog(self.store)  # a store that is replicated is opened as such
         self._load()
-        self.member = self._member(log_of_member, group_socket)
+        self.member = GroupMember(self._member_parts(log_of_member), port)
         return self.member
 
     def _ledger_member(self, port: MemberPort) -> LedgerMember:
@@ -393,25 +400,21 @@ class Broker:
             own_address=self.registrar.own_address,
         )
 
-    def _member(self, log_of_member: MemberLog, ha_socket: socket.socket) -> GroupMember:
-        """The broker as a member of its group, on the loaded store."""
-        from brokerset_broker.member.group_member import GroupMember, MemberParts
+    def _member_parts(self, log_of_member: MemberLog) -> MemberParts:
+        from brokerset_broker.member.group_member import MemberParts
 
-        return GroupMember(
-            MemberParts(
-                live=self.live,
-                store=self.store,
-                log=log_of_member,
-                source=self._source,
-                tables=self._tables,
-                services=self.services,
-                admission=self.admission,
-                clock=self.clock,
-                role_taken=self._role_taken,
-                register_again=self.registrar.register_again,
-                own_address=self.registrar.own_address,
-            ),
-            ha_socket,
+        return MemberParts(
+            live=self.live,
+            store=self.store,
+            log=log_of_member,
+            source=self._source,
+            tables=self._tables,
+            services=self.services,
+            admission=self.admission,
+            clock=self.clock,
+            role_taken=self._role_taken,
+            register_again=self.registrar.register_again,
+            own_address=self.registrar.own_address,
         )
 
     def _empty_store(self) -> MessageStore:

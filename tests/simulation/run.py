@@ -15,6 +15,7 @@ import zlib
 from collections import Counter
 
 from brokerset_sim.deferred_alone import simulate_alone
+from brokerset_sim.deferred_groups import simulate_deferred_group
 from brokerset_sim.deferred_world import simulate_deferred
 from brokerset_sim.dledger_cluster import DLedgerCluster
 from brokerset_sim.history import Violation
@@ -47,8 +48,12 @@ WHOLE = "dledger-brokers"
 
 ORDERED = "ordered"
 
-DEFERRED = {"deferred": simulate_deferred, "deferred-alone": simulate_alone}
-"""Transactions and timer messages: of a DLedger group, or of a broker without one."""
+DEFERRED = {
+    "deferred": simulate_deferred,
+    "deferred-alone": simulate_alone,
+    "deferred-groups": simulate_deferred_group,
+}
+"""Transactions and timer messages: of a DLedger group, of a broker without one, or in controller mode."""
 
 WORLDS = ("controllers", "groups", *DLEDGER, WHOLE, ORDERED, *DEFERRED)
 """Controllers and the membership of brokers, broker groups that replicate, DLedger groups (their core alone,

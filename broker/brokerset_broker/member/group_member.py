@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import socket
 from collections.abc import Callable, Mapping
+from dataclasses import field
 from typing import Final
 
 import structlog
@@ -18,8 +18,8 @@ from brokerset_broker.live_settings import LiveSettings
 from brokerset_broker.member.core import Serve
 from brokerset_broker.member.epoch_file import EpochFile
 from brokerset_broker.member.gateway.forwarding import PASS_ON_SECONDS
+from brokerset_broker.member.group_port import GroupPort
 from brokerset_broker.member.ha.ha_status import HaStatusProcessor
-from brokerset_broker.member.ha.tcp_links import TcpHaNetwork
 from brokerset_broker.member.ha.views import ReplicationStatus
 from brokerset_broker.member.member_service import MemberPlace, MemberService
 from brokerset_broker.member.member_table import member_table
@@ -41,8 +41,7 @@ from brokerset_broker.tables.metadata.tables import Tables
 from brokerset_formats.lazy_dataclasses import dataclass
 from brokerset_runtime.clock import Clock
 from brokerset_runtime.disk import RealDisk
-from brokerset_runtime.peer_requests import PoolRequester
-from brokerset_runtime.remoting import ConnectionPool, Handler
+from brokerset_runtime.remoting import Handler
 
 log = structlog.get_logger(__name__)
 
@@ -86,6 +85,8 @@ class MemberParts:
 
     own_address: Callable[[], str]
     source: StoreSource
+    random_source: random.Random = field(default_factory=random.SystemRandom)
+    """Of the name of this start."""
 
 
 class MemberLog(StoreReplicaLog):
@@ -150,13 +151,11 @@ class GroupMember(MemberService):
     log: MemberLog
     metadata: MetadataLog
 
-    def __init__(self, parts: MemberParts, ha_socket: socket.socket) -> None:
-        """`ha_socket` is bound to the HA port. Raises `EpochsDamaged`."""
+    def __init__(self, parts: MemberParts, port: GroupPort) -> None:
+        """Raises `EpochsDamaged`."""
         settings = parts.live.current
         self._parts = parts
-        self._pool = ConnectionPool()
-        self.ha_port: int = ha_socket.getsockname()[1]
-        self.network = TcpHaNetwork(host=settings.bind_address, port=self.ha_port, rate=self._rate)
+        self._port = port
         self._unserved = UnservedTime(parts.clock)
         self._led_until: float | None = None
         """When this broker's last mastership ended."""
@@ -172,14 +171,14 @@ class GroupMember(MemberService):
             MemberPlace(
                 settings=lambda: parts.live.current,
                 clock=parts.clock,
-                asker=PoolRequester(self._pool),
+                asker=port.asker,
                 admission=parts.admission,
                 services=parts.services,
                 log=parts.log,
                 epochs=epochs,
                 identity=folder,
-                network=self.network,
-                random_source=random.SystemRandom(),
+                network=port.network,
+                random_source=parts.random_source,
                 closed_cleanly=parts.store.closed_cleanly,
                 boot_id=boot_id(),
                 run_blocking=asyncio.to_thread,
@@ -188,7 +187,7 @@ class GroupMember(MemberService):
             )
         )
         parts.log.on_deleted(self._files_deleted)
-        self.network.listen_on(ha_socket)
+        port.listen()
         log.info("controllers give id and role; brokerId and brokerRole of the settings are ignored")
 
     def make_metadata(self) -> MetadataLog:
@@ -297,8 +296,7 @@ class GroupMember(MemberService):
         """End what is on its way, when `run` has ended; the store is still open."""
         await self.switch_over.close()
         await self.forwarder.close()
-        self.network.close()
-        await self._pool.close()
+        await self._port.close()
 
     # -- who this is --------------------------------------------------------------------------------------
 
@@ -306,7 +304,8 @@ class GroupMember(MemberService):
         """`host:port` where slaves connect."""
         settings = self._parts.live.current
         host = settings.broker_ip2 or settings.broker_ip1
-        return f"[{host}]:{self.ha_port}" if ":" in host else f"{host}:{self.ha_port}"
+        port = self._port.number
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def master_named(self, ha_address: str | None, address: str | None) -> None:
         """A name server told who is master: where a Java master's HA port is, nobody else knows."""
@@ -315,10 +314,6 @@ class GroupMember(MemberService):
             self._ha_addresses[address] = ha_address
             while len(self._ha_addresses) > MASTERS_KNOWN_MAX:
                 del self._ha_addresses[next(iter(self._ha_addresses))]
-
-    def _rate(self) -> int:
-        settings = self._parts.live.current
-        return settings.max_ha_transfer_byte_in_second if settings.ha_flow_control_enable else 0
 
     def own_address(self) -> str:
         """Of the remoting port, as others reach it."""

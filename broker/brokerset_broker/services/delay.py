@@ -223,11 +223,12 @@ class DelayService:
             SCHEDULE_TOPIC, level.number - 1, level.queue_offset, TURN_MESSAGES_MAX, TURN_BYTES_MAX, None
         )
         if result.status is not GetStatus.FOUND:
-            if result.next_queue_offset == level.queue_offset:
-                return None
-            level.queue_offset = result.next_queue_offset
-            self._changed = True
-            return 0.0 if level.queue_offset < result.max_queue_offset else None
+            if result.next_queue_offset != level.queue_offset:
+                level.queue_offset = result.next_queue_offset
+                self._changed = True
+                if level.queue_offset < result.max_queue_offset:
+                    return 0.0
+            return self._until_readable(level)
         if self._admission.refuses_writes:
             return RETRY_SECONDS
         data = b"".join(result.parts)
@@ -243,6 +244,15 @@ class DelayService:
             position += record.size
         level.queue_offset = max(level.queue_offset, result.next_queue_offset)
         return 0.0
+
+    def _until_readable(self, level: _Level) -> float | None:
+        """Seconds until the next look at messages that are there and are not confirmed yet; None without any.
+
+        Nobody tells when those become readable which came before this broker was started.
+        """
+        if level.queue_offset >= self._store.queue_end(SCHEDULE_TOPIC, level.number - 1):
+            return None
+        return min(RETRY_SECONDS, self._table.delay_ms(level.number) / 1000)
 
     def _deliver(self, record: Record) -> None:
         topic = find_property(record.properties, Property.REAL_TOPIC.encode())

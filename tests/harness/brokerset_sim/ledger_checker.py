@@ -313,6 +313,15 @@ class LedgerChecker:
         known = self.masters.setdefault(role.epoch, node.name)
         if known != node.name:
             raise Violation(ONE_LEADER, f"{known} and {node.name} are masters of epoch {role.epoch}")
+        self._begins_whole(node, broker, role)
+        if role.epoch >= self._served_epoch:
+            self._examine(node, broker)
+            for place in self.acked:
+                self._has(node, broker, place)
+            self._metadata(node, broker)
+
+    def _begins_whole(self, node: LedgerNode, broker: SimBroker, role: RoleState) -> None:
+        """A leader serves when all of the log up to its term's begin is committed and dispatched."""
         begin, ledger = broker.member_part.driver._node.begin_index, broker.store.ledger
         if begin is not None and (
             ledger.committed_index < begin or broker.store.log.max_offset < ledger.end_of(begin)
@@ -322,11 +331,6 @@ class LedgerChecker:
                 f"{node.name} takes epoch {role.epoch}, which begins with {begin}: {ledger.committed_index}"
                 f" is committed, {broker.store.log.max_offset} dispatched",
             )
-        if role.epoch >= self._served_epoch:
-            self._examine(node, broker)
-            for place in self.acked:
-                self._has(node, broker, place)
-            self._metadata(node, broker)
 
     def _metadata(self, node: LedgerNode, broker: SimBroker) -> None:
         for topic in self.topics:
@@ -409,11 +413,22 @@ class LedgerChecker:
                 if (stored.queue_id, stored.queue_offset, stored.offset) != (key[1], number, offset):
                     raise Violation(QUEUES, f"{node.name} has {stored} at {number} of {key}")
                 self._same(QUEUES, node, Place(*key, number), offset, zlib.crc32(stored.body))
-                if key[0] != SCHEDULE_TOPIC:
-                    self._delivered[stored.body] = None
+                self._note_delivered(key[0], stored.body)
             seen.queues[key] = queue.next_offset
 
+    def _note_delivered(self, topic: str, body: bytes) -> None:
+        if topic != SCHEDULE_TOPIC:
+            self._delivered[body] = None
+
     # -- the end ------------------------------------------------------------------------------------------
+
+    def _delayed_are_delivered(self, kept: int) -> None:
+        """Every delayed message was, unless it was deleted: what lies before `kept` in the log."""
+        missing = [
+            body for body, offset in self.delayed.items() if body not in self._delivered and offset >= kept
+        ]
+        if missing:
+            raise Violation(DELAYED, f"{len(missing)} are not, such as {[body[:20] for body in missing[:3]]}")
 
     def compare(self) -> None:
         """All members run, and nothing is on its way. Raises `Violation`."""
@@ -424,12 +439,7 @@ class LedgerChecker:
         node, leader = leaders[0]
         for place in self.acked:
             self._has(node, leader, place)
-        kept = max(broker.store.log.min_offset for _, broker in parts)
-        missing = [
-            body for body, offset in self.delayed.items() if body not in self._delivered and offset >= kept
-        ]
-        if missing:
-            raise Violation(DELAYED, f"{len(missing)} are not, such as {[body[:20] for body in missing[:3]]}")
+        self._delayed_are_delivered(max(broker.store.log.min_offset for _, broker in parts))
         for other, broker in parts:
             self._metadata(other, broker)
             self._examine(other, broker)
@@ -443,14 +453,14 @@ class LedgerChecker:
                 size = min(self._world.plan.file_bytes, end - position)
                 if broker.store.ledger.read(position, size) != leader.store.ledger.read(position, size):
                     raise Violation(SAME, f"{other.name} and {node.name} differ behind {position}")
-            ends, wanted = _ends_of_queues(broker), _ends_of_queues(leader)
+            ends, wanted = ends_of_queues(broker), ends_of_queues(leader)
             if ends != wanted:
                 raise Violation(
                     SAME, f"queues of {other.name} end at {ends}, those of {node.name} at {wanted}"
                 )
 
 
-def _ends_of_queues(broker: SimBroker) -> dict[tuple[str, int], int]:
+def ends_of_queues(broker: SimBroker) -> dict[tuple[str, int], int]:
     """The next number of each queue that has messages."""
     return {
         (queue.topic, queue.queue_id): queue.next_offset

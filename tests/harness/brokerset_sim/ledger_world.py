@@ -161,8 +161,11 @@ class LedgerWorld:
 
     def on_disk(self, node: LedgerNode, position: int, size: int) -> bytes:
         """What a member has there of the DLedger's log; with synchronous flushing, on its disk."""
+        return self._on_disk(node, node.files.folder / f"dledger-{node.name}" / "data", position, size)
+
+    def _on_disk(self, node: LedgerNode, folder: Path, position: int, size: int) -> bytes:
         start = position - position % self.plan.file_bytes
-        path = node.files.folder / f"dledger-{node.name}" / "data" / f"{start:020d}"
+        path = folder / f"{start:020d}"
         if not path.exists():
             return b""
         if self.plan.sync_flush:

@@ -29,8 +29,8 @@ class Host:
 
     @property
     def boot_id(self) -> str:
-        """Changes with each boot."""
-        return f"boot-{self.name}-{self.boots}"
+        """Changes with each boot; without dots, as real ones."""
+        return f"boot-{self.name.replace('.', '-')}-{self.boots}"
 
 
 class HostClock:

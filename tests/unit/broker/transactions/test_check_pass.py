@@ -49,6 +49,7 @@ class Store:
     reports: list[GivenUp] = field(default_factory=list)
     steps: list[object] = field(default_factory=list)
     resolved: Resolved = field(default_factory=Resolved)
+    ops: int = 0
     refuse: Callable[[Message], NotAppended | None] = taken
     while_read: Callable[[int], None] = lambda _queue_offset: None
 
@@ -88,6 +89,15 @@ class Store:
         self.halves[number] = record
         self.resolved.half_stored(record)
         return record
+
+    def commit(self, half: Record) -> None:
+        """Its final record, and the op record behind it."""
+        self.resolved.final_stored(half.offset)
+        self.write_ops()
+
+    def write_ops(self) -> None:
+        self.resolved.op_stored(self.ops, self.resolved.ops_to_write())
+        self.ops += 1
 
     def check(self, limits: CheckLimits = LIMITS, now: int = NOW) -> None:
         self.resolved.loaded()
@@ -292,7 +302,7 @@ def test_a_half_that_cannot_be_copied_is_checked_where_it_is(store: Store) -> No
 
     assert [half.queue_offset for half in store.checks] == [0, 2, 0, 3]
     assert store.progress == 0
-    store.resolved.final_stored(bad.offset)
+    store.commit(bad)
     store.check(now=NOW + 60_000)
     assert store.progress == 4
 
@@ -310,7 +320,7 @@ def test_a_half_that_cannot_even_be_given_up_is_passed(store: Store) -> None:
 
 def test_a_store_that_takes_nothing_ends_the_pass(store: Store) -> None:
     """What came before is saved, and the next pass goes on there."""
-    store.resolved.final_stored(store.half().offset)
+    store.commit(store.half())
     store.half()
     store.half()
     store.refuse = lambda message: NotAppended(False, "no role")
@@ -319,6 +329,20 @@ def test_a_store_that_takes_nothing_ends_the_pass(store: Store) -> None:
 
     assert store.checks == []
     assert store.progress == 1
+
+
+def test_the_progress_waits_for_an_op_record_that_the_store_refused(store: Store) -> None:
+    """Java goes by op records, and nobody writes one later for what the progress has passed."""
+    store.commit(store.half())
+    store.resolved.final_stored(store.half().offset)
+
+    store.check()
+    refused = store.progress
+    store.write_ops()
+    store.check()
+
+    assert refused == 1
+    assert store.progress == 2
 
 
 def test_an_interrupted_pass_is_not_repeated(store: Store) -> None:
