@@ -81,17 +81,17 @@ class SendLane:
     def configure(self, config: Mapping[str, Any]) -> None:
         """Go by other settings."""
 
-    def learn(
-        self,
-        name: str,
-        config: object,
-        facts: object,
-        queue_id: int,
-        cursor: Any,
-        topic_field: bytes,
-        magic: int,
+    def learn_topic(self, name: str, config: object, facts: object, queue_count: int) -> None:
+        """Serve messages for this topic that are put aside, for as long as the table of topics has this
+        `config`; for `queue_count` queues."""
+
+    def learn_queue(self, name: str, queue_id: int, cursor: Any, topic_field: bytes, magic: int) -> None:
+        """Serve sends to this queue of a topic that was learnt."""
+
+    def learn_aside(
+        self, kind: int, name: str, queue_id: int, cursor: Any, topic_field: bytes, magic: int
     ) -> None:
-        """Serve sends to this queue from now on, for as long as the table of topics has this `config`."""
+        """Put messages of a kind aside in this queue: 1 for halves, 2 for timers. ValueError for others."""
 
     def forget(self, name: str) -> None:
         """Serve no sends to a topic until it is learnt again."""
@@ -99,9 +99,9 @@ class SendLane:
     def forget_all(self) -> None:
         """Serve no sends to any topic until it is learnt again."""
 
-    def take(self) -> list[tuple[Any, int, int, int, list[tuple[int, int]]]]:
-        """What was stored since the last call, for each topic: facts, requests, messages, bytes, and records
-        by class of size."""
+    def take(self) -> list[tuple[Any, int, int, int, int, list[tuple[int, int]]]]:
+        """What was stored since the last call, for each topic and kind: facts, kind (0 for plain ones),
+        requests, messages, bytes, and records by class of size."""
 
     def serve(
         self,
@@ -113,15 +113,23 @@ class SendLane:
         queues: Mapping[tuple[str, int], Any],
         waiting_max: int,
         replies_max: int,
-    ) -> tuple[int, int, int, bytes, int, list[Any] | None] | None:
+        halves_max: int,
+        timer_slot_ms: int,
+        timer_max_delay_ms: int,
+    ) -> (
+        tuple[int, int, int, bytes, int, list[Any] | None, list[tuple[int, int, bytes, int, str]] | None]
+        | None
+    ):
         """Serve the plain sends at the beginning of `data`, which begins with a frame. OSError if the log
         does not take them; then nothing has been done.
 
         `now`: milliseconds; `born_host`: the client's; `index`: the file that is written, None without an
         index; `topics`, `queues`: the tables by name and by (name, queue id); `waiting_max`: requests that
-        may wait for an answer; `replies_max`: bytes of answers at which it stops. None if the first frame is
-        not one; else bytes served, messages stored, answers, their frames, the end of the log, and the queues
-        that have arrivals since (None: no new ones).
+        may wait for an answer; `replies_max`: bytes of answers at which it stops; `halves_max`: half messages
+        that may be stored; `timer_slot_ms`, `timer_max_delay_ms`: how timers wait, 0 if none is taken. None
+        if the first frame is not one; else bytes served, messages stored, answers, their frames, the end of
+        the log, the queues that have arrivals since (None: no new ones), and the halves (None: there are
+        none): number in their queue, offset, client-made id, born time, topic that they are for.
         """
 
 def take_records(

@@ -558,8 +558,8 @@ class Broker:
         stats, traffic, locks = self.stats, self.traffic, self.locks
         queries = StoreQueries(store)
         changes = self.part.changes
-        self.send_lane = self._make_send_lane()
         self._timer_puts = TimerPuts(lambda: self.timers.settings, self.timers.slot_count, clock.now_ms)
+        self.send_lane = self._make_send_lane()
         self._send = SendProcessor(
             live=live, store=store, topics=topics, groups=groups, locks=locks, admission=admission,
             levels=self.levels, stats=stats, traffic=traffic, clock=clock, changes=changes,
@@ -672,7 +672,8 @@ class Broker:
             return None
         lane = SendLane(
             native.core, store=self.store, topics=self.topics, admission=self.admission, stats=self.stats,
-            clock=self.clock,
+            traffic=self.traffic, clock=self.clock, broker_name=self.live.current.broker_name,
+            transactions=self.transaction_log, timers=self._timer_puts,
         )  # fmt: skip
         lane.is_open = part.serves_writes
         return lane

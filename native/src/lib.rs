@@ -3,6 +3,7 @@
 //! Python decides: roles, topics, permission, refusals. What is unusual is declined here and served by the
 //! Python path of the same request, which is complete, and the reference for what this crate does.
 
+pub mod asides;
 pub mod batches;
 pub mod filter_programs;
 pub mod filtered_units;
@@ -40,7 +41,7 @@ mod python {
     use crate::sends::SendLane;
 
     /// Number of the interface between the Python code and this module; both sides must have the same.
-    const INTERFACE: u32 = 4;
+    const INTERFACE: u32 = 5;
 
     #[pymodule]
     fn brokerset_native(module: &Bound<'_, PyModule>) -> PyResult<()> {

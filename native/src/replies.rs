@@ -45,10 +45,61 @@ impl Template {
         out.extend_from_slice(&self.opaque);
         put_decimal(out, stored.opaque.into());
         out.extend_from_slice(&self.end);
-        let header_size = (out.len() - start - 8) as u32;
-        out[start..start + 4].copy_from_slice(&(header_size + 4).to_be_bytes());
-        out[start + 4..start + 8].copy_from_slice(&header_size.to_be_bytes());
+        put_sizes(out, start);
     }
+}
+
+/// The fixed pieces of an answer to a message that waits for its time: before the queue id, the message id, the
+/// queue offset, the transaction id, the recall handle and the opaque, and behind that.
+pub struct WaitingTemplate {
+    pub pieces: [Vec<u8>; 7],
+}
+
+impl WaitingTemplate {
+    /// Appends one frame for the one message of `stored`; `put_handle` appends the recall handle.
+    pub fn put(
+        &self,
+        out: &mut Vec<u8>,
+        host: &[u8],
+        stored: &Stored,
+        put_handle: impl FnOnce(&mut Vec<u8>),
+    ) {
+        let [
+            queue_id,
+            message_id,
+            queue_offset,
+            transaction_id,
+            handle,
+            opaque,
+            end,
+        ] = &self.pieces;
+        let start = out.len();
+        out.extend_from_slice(&[0; 8]);
+        out.extend_from_slice(queue_id);
+        put_decimal(out, stored.queue_id.into());
+        out.extend_from_slice(message_id);
+        for offset in stored.offsets {
+            out.extend_from_slice(host);
+            put_hexadecimal(out, *offset as u64);
+        }
+        out.extend_from_slice(queue_offset);
+        put_decimal(out, stored.queue_offset);
+        out.extend_from_slice(transaction_id);
+        out.extend_from_slice(stored.unique_id);
+        out.extend_from_slice(handle);
+        put_handle(out);
+        out.extend_from_slice(opaque);
+        put_decimal(out, stored.opaque.into());
+        out.extend_from_slice(end);
+        put_sizes(out, start);
+    }
+}
+
+/// The two lengths of a frame without a body that begins at `start`.
+fn put_sizes(out: &mut [u8], start: usize) {
+    let header_size = (out.len() - start - 8) as u32;
+    out[start..start + 4].copy_from_slice(&(header_size + 4).to_be_bytes());
+    out[start + 4..start + 8].copy_from_slice(&header_size.to_be_bytes());
 }
 
 pub fn put_decimal(out: &mut Vec<u8>, number: i64) {

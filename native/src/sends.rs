@@ -1,7 +1,7 @@
 //! The plain sends at the beginning of a chunk of input: from frames to records, units, entries and answers.
 //!
 //! Source: `brokerset_broker.requests.send.SendProcessor.send`, `store.message_store.MessageStore.append` and
-//! `append_batch`, whose plain cases these are.
+//! `append_batch`, whose plain cases these are; plain halves and plain timers, as that has them, too.
 
 use std::collections::HashMap;
 
@@ -9,6 +9,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
+use crate::asides;
 use crate::batches::{Item, read_batch};
 use crate::cursors::{IndexCursor, LogCursor, QueueCursor};
 use crate::frames::frame_at;
@@ -18,7 +19,7 @@ use crate::index::{Index, file_size};
 use crate::plain;
 use crate::properties::derived;
 use crate::records::{Head, Parts, put_record};
-use crate::replies::{Stored, Template};
+use crate::replies::{Stored, Template, WaitingTemplate};
 
 /// Bits of sysFlag that a client may set freely: compression and its type, multi-tags.
 const PLAIN_BITS: i32 = 0x0703;
@@ -72,8 +73,23 @@ impl Counters {
     }
 }
 
+/// What becomes of a message. Python knows them by their numbers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// It goes to the queue that it names.
+    Plain = 0,
+    /// It waits for the end of its transaction.
+    Half = 1,
+    /// It waits for its time.
+    Timer = 2,
+}
+
+const KINDS: [Kind; 3] = [Kind::Plain, Kind::Half, Kind::Timer];
+
 /// A queue that Python has sent to; the second half is what the call at hand has planned for it.
 struct Queue {
+    topic: Box<[u8]>,
+    queue_id: i32,
     cursor: Py<QueueCursor>,
     key: Py<PyTuple>,
     magic: u32,
@@ -84,16 +100,88 @@ struct Queue {
     last_end: i64,
     units: Vec<u8>,
     tags: Tags,
-    counters: Counters,
+}
+
+impl Queue {
+    fn new(
+        name: &Bound<'_, PyString>,
+        queue_id: i32,
+        cursor: Py<QueueCursor>,
+        topic_field: Vec<u8>,
+        magic: u32,
+    ) -> PyResult<Self> {
+        Ok(Self {
+            topic: name.to_str()?.as_bytes().into(),
+            queue_id,
+            cursor,
+            key: (name, queue_id).into_pyobject(name.py())?.unbind(),
+            magic,
+            topic_field,
+            call: 0,
+            next_offset: 0,
+            room: 0,
+            last_end: 0,
+            units: Vec::new(),
+            tags: None,
+        })
+    }
+
+    /// Begins with what is planned in a call; false if the broker has another queue now.
+    fn enter(&mut self, call: u64, chunk: &Chunk<'_, '_>) -> PyResult<bool> {
+        if self.call == call {
+            return Ok(true);
+        }
+        let found = chunk.queues.get_item(&self.key)?;
+        if !found.is_some_and(|found| found.is(&self.cursor)) {
+            return Ok(false);
+        }
+        let mut cursor = self.cursor.borrow_mut(chunk.py);
+        self.next_offset = cursor.next_offset;
+        self.last_end = cursor.last_end;
+        self.room = cursor.room(chunk.py).len();
+        self.units.clear();
+        self.tags = None;
+        self.call = call;
+        Ok(true)
+    }
+
+    /// The records are in the log: writes the units; the queue, if nobody knows yet that it has arrivals.
+    fn carry_out(&self, py: Python<'_>) -> Option<Py<QueueCursor>> {
+        let mut cursor = self.cursor.borrow_mut(py);
+        cursor.room(py)[..self.units.len()].copy_from_slice(&self.units);
+        cursor.position += self.units.len() as i64;
+        cursor.next_offset = self.next_offset;
+        cursor.last_end = self.last_end;
+        let tags = self.tags.expect("a queue that is used has messages");
+        if cursor.arrival_pending {
+            if cursor.arrival_tags != tags {
+                cursor.arrival_tags = None;
+            }
+            return None;
+        }
+        cursor.arrival_pending = true;
+        cursor.arrival_tags = tags;
+        Some(self.cursor.clone_ref(py))
+    }
 }
 
 struct Topic {
     name: Py<PyString>,
     config: Py<PyAny>,
     facts: Py<PyAny>,
+    /// Further queues are refused.
+    queue_count: i32,
     queues: HashMap<i32, Queue>,
     call: u64,
-    counters: Counters,
+    /// Of the call at hand, by kind.
+    planned: [Counters; KINDS.len()],
+    counters: [Counters; KINDS.len()],
+}
+
+impl Topic {
+    fn has_counted(&self) -> bool {
+        self.counters.iter().any(|counters| counters.calls > 0)
+    }
 }
 
 /// The settings that answers and records depend on.
@@ -106,9 +194,16 @@ struct Config {
     properties_size_max: usize,
     frame_size_max: usize,
     appends_crc: bool,
+    /// Bytes that the properties of a message that waits leave free for its delivery.
+    delivery_properties_size: usize,
+    broker_name: Vec<u8>,
     single: Template,
     batch: Template,
+    waiting: WaitingTemplate,
 }
+
+/// A half message that was stored: number in its queue, offset, client-made id, born time, topic that it is for.
+type Half = (i64, i64, Box<[u8]>, i64, Py<PyString>);
 
 /// What the call at hand has planned, besides what queues know.
 #[derive(Default)]
@@ -119,7 +214,11 @@ struct Plan {
     records: Vec<u8>,
     entries: Vec<(i32, i64)>,
     replies: Vec<u8>,
-    used: Vec<(Box<[u8]>, i32)>,
+    /// Queues in the order in which they got messages: kind, and of plain ones topic and queue id.
+    used: Vec<(Kind, Box<[u8]>, i32)>,
+    /// Topics that messages are for.
+    topics: Vec<Box<[u8]>>,
+    halves: Vec<Half>,
     messages: usize,
     waiting: usize,
 }
@@ -130,8 +229,10 @@ pub struct SendLane {
     log: Py<LogCursor>,
     config: Config,
     topics: HashMap<Box<[u8]>, Topic>,
+    /// By kind: where messages wait that are put aside.
+    asides: [Option<Queue>; KINDS.len()],
     counted: Vec<Box<[u8]>>,
-    forgotten: Vec<(Py<PyAny>, Counters)>,
+    forgotten: Vec<(Py<PyAny>, [Counters; KINDS.len()])>,
     plan: Plan,
     properties: Vec<u8>,
     offsets: Vec<i64>,
@@ -141,6 +242,10 @@ pub struct SendLane {
 struct Chunk<'a, 'py> {
     py: Python<'py>,
     born_host: &'a [u8],
+    now_ms: i64,
+    halves_max: usize,
+    timer_slot_ms: i64,
+    timer_max_delay_ms: i64,
     limit: i64,
     index: Option<IndexRoom>,
     topics: &'a Bound<'py, PyDict>,
@@ -161,6 +266,7 @@ impl SendLane {
             log,
             config: read_config(config)?,
             topics: HashMap::new(),
+            asides: [const { None }; KINDS.len()],
             counted: Vec::new(),
             forgotten: Vec::new(),
             plan: Plan::default(),
@@ -175,53 +281,71 @@ impl SendLane {
         Ok(())
     }
 
-    /// Serve sends to this queue from now on, for as long as the table of topics has this `config`.
-    #[allow(clippy::too_many_arguments)] // of one call for each queue
-    fn learn(
+    /// Serve messages for this topic that are put aside, for as long as the table of topics has this `config`;
+    /// for `queue_count` queues.
+    fn learn_topic(
         &mut self,
         name: &Bound<'_, PyString>,
         config: Py<PyAny>,
         facts: Py<PyAny>,
-        queue_id: i32,
-        cursor: Py<QueueCursor>,
-        topic_field: Vec<u8>,
-        magic: u32,
+        queue_count: i32,
     ) -> PyResult<()> {
-        let py = name.py();
         let topic = name.to_str()?.as_bytes();
         let known = self.topics.get(topic);
         if known.is_some_and(|known| !known.config.is(&config) || !known.facts.is(&facts)) {
             self.forget(name)?;
         }
-        let entry = self.topics.entry(topic.into()).or_insert_with(|| Topic {
+        self.topics.entry(topic.into()).or_insert_with(|| Topic {
             name: name.clone().unbind(),
             config,
             facts,
+            queue_count,
             queues: HashMap::new(),
             call: 0,
-            counters: Counters::default(),
+            planned: Default::default(),
+            counters: Default::default(),
         });
-        let queue = Queue {
-            cursor,
-            key: (name, queue_id).into_pyobject(py)?.unbind(),
-            magic,
-            topic_field,
-            call: 0,
-            next_offset: 0,
-            room: 0,
-            last_end: 0,
-            units: Vec::new(),
-            tags: None,
-            counters: Counters::default(),
-        };
-        entry.queues.insert(queue_id, queue);
+        Ok(())
+    }
+
+    /// Serve sends to this queue of a topic that was learnt.
+    fn learn_queue(
+        &mut self,
+        name: &Bound<'_, PyString>,
+        queue_id: i32,
+        cursor: Py<QueueCursor>,
+        topic_field: Vec<u8>,
+        magic: u32,
+    ) -> PyResult<()> {
+        let queue = Queue::new(name, queue_id, cursor, topic_field, magic)?;
+        if let Some(topic) = self.topics.get_mut(&queue.topic) {
+            topic.queues.insert(queue_id, queue);
+        }
+        Ok(())
+    }
+
+    /// Put messages of a kind aside in this queue: 1 for halves, 2 for timers.
+    fn learn_aside(
+        &mut self,
+        kind: usize,
+        name: &Bound<'_, PyString>,
+        queue_id: i32,
+        cursor: Py<QueueCursor>,
+        topic_field: Vec<u8>,
+        magic: u32,
+    ) -> PyResult<()> {
+        let aside = self
+            .asides
+            .get_mut(kind)
+            .ok_or_else(|| PyValueError::new_err("there is no such kind of message"))?;
+        *aside = Some(Queue::new(name, queue_id, cursor, topic_field, magic)?);
         Ok(())
     }
 
     /// Serve no sends to a topic until it is learnt again.
     fn forget(&mut self, name: &Bound<'_, PyString>) -> PyResult<()> {
         if let Some(topic) = self.topics.remove(name.to_str()?.as_bytes())
-            && topic.counters.calls > 0
+            && topic.has_counted()
         {
             self.forgotten.push((topic.facts, topic.counters));
         }
@@ -230,26 +354,25 @@ impl SendLane {
 
     /// Serve no sends to any topic until it is learnt again.
     fn forget_all(&mut self) {
+        self.asides = [const { None }; KINDS.len()];
         for (_, topic) in self.topics.drain() {
-            if topic.counters.calls > 0 {
+            if topic.has_counted() {
                 self.forgotten.push((topic.facts, topic.counters));
             }
         }
     }
 
-    /// What was stored since the last call: (facts, requests, messages, bytes, records by class of size), …
+    /// What was stored since the last call: (facts, kind, requests, messages, bytes, records by class of size), …
     fn take<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let found = PyList::empty(py);
         for topic in self.counted.drain(..) {
             if let Some(topic) = self.topics.get_mut(&topic) {
                 let counters = std::mem::take(&mut topic.counters);
-                if counters.calls > 0 {
-                    found.append(counted(py, &topic.facts, &counters)?)?;
-                }
+                put_counted(&found, &topic.facts, &counters)?;
             }
         }
         for (facts, counters) in self.forgotten.drain(..) {
-            found.append(counted(py, &facts, &counters)?)?;
+            put_counted(&found, &facts, &counters)?;
         }
         Ok(found)
     }
@@ -259,9 +382,10 @@ impl SendLane {
     ///
     /// `now`: milliseconds; `born_host`: the client's; `index`: the file that is written, None without an index;
     /// `topics`, `queues`: the tables by name and by (name, queue id); `waiting_max`: requests that may wait for an
-    /// answer; `replies_max`: bytes of answers at which it stops. None if the first frame is not one; else bytes
-    /// served, messages stored, answers, their frames, the end of the log, and the queues that have arrivals since
-    /// (None: no new ones).
+    /// answer; `replies_max`: bytes of answers at which it stops; `halves_max`: half messages that may be stored;
+    /// `timer_slot_ms`, `timer_max_delay_ms`: how timers wait, 0 if none is taken. None if the first frame is not
+    /// one; else bytes served, messages stored, answers, their frames, the end of the log, the queues that have
+    /// arrivals since (None: no new ones), and the half messages (None: there are none).
     #[allow(clippy::too_many_arguments, clippy::type_complexity)] // one call for each chunk
     fn serve<'py>(
         &mut self,
@@ -274,6 +398,9 @@ impl SendLane {
         queues: &Bound<'py, PyDict>,
         waiting_max: usize,
         replies_max: usize,
+        halves_max: usize,
+        timer_slot_ms: i64,
+        timer_max_delay_ms: i64,
     ) -> PyResult<
         Option<(
             usize,
@@ -281,6 +408,7 @@ impl SendLane {
             usize,
             Bound<'py, PyBytes>,
             i64,
+            Option<Bound<'py, PyList>>,
             Option<Bound<'py, PyList>>,
         )>,
     > {
@@ -305,6 +433,8 @@ impl SendLane {
             plan.entries.clear();
             plan.replies.clear();
             plan.used.clear();
+            plan.topics.clear();
+            plan.halves.clear();
             plan.messages = 0;
             plan.waiting = 0;
             log.limit
@@ -312,6 +442,10 @@ impl SendLane {
         let chunk = Chunk {
             py,
             born_host: born_host.as_bytes(),
+            now_ms: now,
+            halves_max,
+            timer_slot_ms,
+            timer_max_delay_ms,
             limit,
             index: room,
             topics,
@@ -332,17 +466,25 @@ impl SendLane {
             return Ok(None);
         }
         self.log.borrow(py).write(&self.plan.records)?;
-        let arrived = self.carry_out(py, index)?;
-        let plan = &self.plan;
-        let replies = PyBytes::new(py, &plan.replies);
-        Ok(Some((
-            at,
-            plan.messages,
-            plan.waiting,
-            replies,
-            plan.offset,
-            arrived,
-        )))
+        let arrived = self.carry_out(py, index);
+        // Making an object may run the garbage collector, and so Python code: only now, when all is written.
+        let halves = std::mem::take(&mut self.plan.halves);
+        let (messages, waiting, end) = (self.plan.messages, self.plan.waiting, self.plan.offset);
+        let replies = PyBytes::new(py, &self.plan.replies);
+        let arrived = (!arrived.is_empty())
+            .then(|| PyList::new(py, arrived))
+            .transpose()?;
+        let halves = (!halves.is_empty())
+            .then(|| {
+                let halves = halves
+                    .into_iter()
+                    .map(|(number, offset, key, born, topic)| {
+                        (number, offset, PyBytes::new(py, &key), born, topic)
+                    });
+                PyList::new(py, halves.collect::<Vec<_>>())
+            })
+            .transpose()?;
+        Ok(Some((at, messages, waiting, replies, end, arrived, halves)))
     }
 }
 
@@ -361,30 +503,36 @@ impl SendLane {
         let Some(topic) = self.topics.get_mut(header.topic) else {
             return Ok(false);
         };
-        let (py, call) = (chunk.py, self.plan.call);
+        let call = self.plan.call;
         if topic.call != call {
             let config = chunk.topics.get_item(&topic.name)?;
             if !config.is_some_and(|config| config.is(&topic.config)) {
                 return Ok(false);
             }
             topic.call = call;
+            topic.planned = Default::default();
         }
-        let Some(queue) = topic.queues.get_mut(&header.queue_id) else {
-            return Ok(false);
-        };
-        if queue.call != call {
-            let found = chunk.queues.get_item(&queue.key)?;
-            if !found.is_some_and(|found| found.is(&queue.cursor)) {
+        let aside = if header.batch || plain::is_plain(&self.properties) {
+            None
+        } else {
+            let Some(aside) = aside_of(chunk, &self.plan, &header, &mut self.properties) else {
+                return Ok(false);
+            };
+            if header.queue_id >= topic.queue_count {
                 return Ok(false);
             }
-            let mut cursor = queue.cursor.borrow_mut(py);
-            queue.next_offset = cursor.next_offset;
-            queue.last_end = cursor.last_end;
-            queue.room = cursor.room(py).len();
-            queue.units.clear();
-            queue.tags = None;
-            queue.counters = Counters::default();
-            queue.call = call;
+            Some(aside)
+        };
+        let kind = aside.map_or(Kind::Plain, Aside::kind);
+        let queue = match kind {
+            Kind::Plain => topic.queues.get_mut(&header.queue_id),
+            Kind::Half | Kind::Timer => self.asides[kind as usize].as_mut(),
+        };
+        let Some(queue) = queue else {
+            return Ok(false);
+        };
+        if !queue.enter(call, chunk)? {
+            return Ok(false);
         }
         let marks = (
             self.plan.records.len(),
@@ -400,78 +548,113 @@ impl SendLane {
             properties: &mut self.properties,
             offsets: &mut self.offsets,
         };
-        let Some((messages, size)) = (if header.batch {
-            work.batch(body, items)
-        } else {
-            work.single(body)
-        }) else {
+        let planned = match aside {
+            Some(aside) => work.aside(body, aside, &topic.name),
+            None if header.batch => work.batch(body, items),
+            None => work.single(body),
+        };
+        let Some((messages, size)) = planned else {
             self.plan.records.truncate(marks.0);
             self.plan.entries.truncate(marks.1);
             queue.units.truncate(marks.2);
             return Ok(false);
         };
         if marks.2 == 0 {
-            self.plan.used.push((header.topic.into(), header.queue_id));
+            let (topic, queue_id) = if kind == Kind::Plain {
+                (header.topic, header.queue_id)
+            } else {
+                (&b""[..], 0)
+            };
+            self.plan.used.push((kind, topic.into(), queue_id));
         }
-        queue.counters.add(messages as u64, size as u64);
+        if topic.planned.iter().all(|counters| counters.calls == 0) {
+            self.plan.topics.push(header.topic.into());
+        }
+        topic.planned[kind as usize].add(messages as u64, size as u64);
         self.plan.messages += messages;
         self.plan.waiting += usize::from(!header.oneway);
         Ok(true)
     }
 
-    /// The records are in the log: write units and entries, and move the cursors.
-    fn carry_out<'py>(
+    /// The records are in the log: write units and entries, and move the cursors; which queues have arrivals since.
+    fn carry_out(
         &mut self,
-        py: Python<'py>,
+        py: Python<'_>,
         index: Option<Py<IndexCursor>>,
-    ) -> PyResult<Option<Bound<'py, PyList>>> {
+    ) -> Vec<Py<QueueCursor>> {
+        const KNOWN: &str = "what was planned is known";
         let plan = &self.plan;
         {
             let mut log = self.log.borrow_mut(py);
             log.max_offset = plan.offset;
             log.store_timestamp = plan.now;
         }
-        let mut arrived = Vec::new();
-        for (topic, queue_id) in &plan.used {
-            let topic_known = self
-                .topics
-                .get_mut(topic)
-                .expect("what was planned is known");
-            if topic_known.counters.calls == 0 {
+        for topic in &plan.topics {
+            let known = self.topics.get_mut(topic).expect(KNOWN);
+            if !known.has_counted() {
                 self.counted.push(topic.clone());
             }
-            let queue = topic_known
-                .queues
-                .get_mut(queue_id)
-                .expect("what was planned is known");
-            topic_known.counters.join(&queue.counters);
-            let mut cursor = queue.cursor.borrow_mut(py);
-            cursor.room(py)[..queue.units.len()].copy_from_slice(&queue.units);
-            cursor.position += queue.units.len() as i64;
-            cursor.next_offset = queue.next_offset;
-            cursor.last_end = queue.last_end;
-            let tags = queue.tags.expect("a queue that is used has messages");
-            if cursor.arrival_pending {
-                if cursor.arrival_tags != tags {
-                    cursor.arrival_tags = None;
+            for (counters, more) in known.counters.iter_mut().zip(&known.planned) {
+                if more.calls > 0 {
+                    counters.join(more);
                 }
-            } else {
-                cursor.arrival_pending = true;
-                cursor.arrival_tags = tags;
-                arrived.push(queue.cursor.clone_ref(py));
             }
+        }
+        let mut arrived = Vec::new();
+        for (kind, topic, queue_id) in &plan.used {
+            let queue = match kind {
+                Kind::Plain => self.topics.get(topic).expect(KNOWN).queues.get(queue_id),
+                Kind::Half | Kind::Timer => self.asides[*kind as usize].as_ref(),
+            };
+            arrived.extend(queue.expect(KNOWN).carry_out(py));
         }
         if let Some(index) = index
             && !plan.entries.is_empty()
         {
             put_entries(&mut index.borrow_mut(py), py, &plan.entries, plan.now);
         }
-        // Making an object may run the garbage collector, and so Python code: only now, when all is written.
-        if arrived.is_empty() {
-            return Ok(None);
-        }
-        PyList::new(py, arrived).map(Some)
+        arrived
     }
+}
+
+/// How a message is put aside.
+#[derive(Clone, Copy)]
+enum Aside {
+    Half,
+    Timer { out_ms: i64 },
+}
+
+impl Aside {
+    fn kind(self) -> Kind {
+        match self {
+            Self::Half => Kind::Half,
+            Self::Timer { .. } => Kind::Timer,
+        }
+    }
+}
+
+/// How a message is put aside whose properties are not plain, if that is done here; they end with a separator then.
+fn aside_of(
+    chunk: &Chunk<'_, '_>,
+    plan: &Plan,
+    header: &SendHeader<'_>,
+    properties: &mut Vec<u8>,
+) -> Option<Aside> {
+    if properties.last().is_some_and(|last| *last != 2) {
+        properties.push(2);
+    }
+    if plan.halves.len() < chunk.halves_max && asides::is_plain_half(properties, header.sys_flag) {
+        return Some(Aside::Half);
+    }
+    if chunk.timer_slot_ms > 0 && header.sys_flag & !PLAIN_BITS == 0 {
+        let out_ms = asides::plain_timer(properties)?.out_ms(
+            chunk.now_ms,
+            chunk.timer_slot_ms,
+            chunk.timer_max_delay_ms,
+        )?;
+        return Some(Aside::Timer { out_ms });
+    }
+    None
 }
 
 /// One request, in the state of the call so far.
@@ -503,7 +686,7 @@ impl Work<'_, '_, '_> {
         {
             return None;
         }
-        if !plain::is_plain(properties) || plain::may_not_wait(properties) {
+        if plain::may_not_wait(properties) {
             return None;
         }
         if properties.last().is_some_and(|last| *last != 2) {
@@ -535,6 +718,85 @@ impl Work<'_, '_, '_> {
             config
                 .single
                 .put(&mut plan.replies, &config.host_text, &stored);
+        }
+        Some((1, size))
+    }
+
+    /// One message that is put aside; its size if it was planned. `topic` is the one that it is for.
+    fn aside(self, body: &[u8], aside: Aside, topic: &Py<PyString>) -> Option<(usize, usize)> {
+        let Self {
+            config,
+            chunk,
+            plan,
+            queue,
+            header,
+            properties,
+            offsets,
+        } = self;
+        if body.is_empty() || body.len() > config.body_size_max || plain::may_not_wait(properties) {
+            return None;
+        }
+        let unique_id: Box<[u8]> = plain::unique_id(properties)?.into();
+        properties.extend_from_slice(&config.suffix);
+        let properties_max = match aside {
+            Aside::Half => {
+                asides::put_half_properties(properties, &unique_id, header.topic, header.queue_id);
+                config.properties_size_max
+            }
+            Aside::Timer { out_ms } => {
+                asides::put_timer_properties(properties, out_ms, header.topic, header.queue_id);
+                config
+                    .properties_size_max
+                    .checked_sub(config.delivery_properties_size)?
+            }
+        };
+        if properties.len() > properties_max {
+            return None;
+        }
+        let message = Message {
+            flag: header.flag,
+            body,
+            raw: properties,
+            pieces: &[properties],
+        };
+        let (offset, queue_offset) = (plan.offset, queue.next_offset);
+        let size = plan_message(config, chunk, plan, queue, header, &message)?;
+        if !header.oneway {
+            offsets.clear();
+            offsets.push(offset);
+            let stored = Stored {
+                queue_id: header.queue_id,
+                unique_id: &unique_id,
+                offsets,
+                queue_offset,
+                opaque: header.opaque,
+            };
+            match aside {
+                Aside::Half => {
+                    config
+                        .single
+                        .put(&mut plan.replies, &config.host_text, &stored);
+                }
+                Aside::Timer { out_ms } => {
+                    let put_handle = |out: &mut Vec<u8>| {
+                        let name = &config.broker_name;
+                        asides::put_recall_handle(out, header.topic, name, out_ms, &unique_id);
+                    };
+                    config
+                        .waiting
+                        .put(&mut plan.replies, &config.host_text, &stored, put_handle);
+                }
+            }
+        }
+        if let Aside::Half = aside {
+            let topic = topic.clone_ref(chunk.py);
+            plan.halves.push((
+                queue_offset,
+                offset,
+                unique_id,
+                header.born_timestamp,
+                topic,
+            ));
         }
         Some((1, size))
     }
@@ -680,7 +942,7 @@ fn plan_message(
             .chain(keys.split(|byte| *byte == b' '))
             .filter(|key| !key.is_empty())
         {
-            plan.entries.push((index_hash(header.topic, key)?, offset));
+            plan.entries.push((index_hash(&queue.topic, key)?, offset));
         }
         if plan.entries.len() > room.units {
             return None;
@@ -688,7 +950,7 @@ fn plan_message(
     }
     let head = Head {
         magic: queue.magic,
-        queue_id: header.queue_id,
+        queue_id: queue.queue_id,
         flag: message.flag,
         queue_offset: queue.next_offset,
         offset,
@@ -767,26 +1029,30 @@ fn index_room(cursor: &mut IndexCursor, py: Python<'_>) -> Option<IndexRoom> {
     })
 }
 
-fn counted<'py>(
-    py: Python<'py>,
+fn put_counted(
+    found: &Bound<'_, PyList>,
     facts: &Py<PyAny>,
-    counters: &Counters,
-) -> PyResult<Bound<'py, PyTuple>> {
-    let classes: Vec<(usize, u64)> = counters
-        .classes
-        .iter()
-        .copied()
-        .enumerate()
-        .filter(|(_, n)| *n > 0)
-        .collect();
-    (
-        facts,
-        counters.calls,
-        counters.messages,
-        counters.size,
-        classes,
-    )
-        .into_pyobject(py)
+    counters: &[Counters; KINDS.len()],
+) -> PyResult<()> {
+    for (kind, counters) in KINDS.into_iter().zip(counters) {
+        if counters.calls > 0 {
+            let classes: Vec<(usize, u64)> = counters
+                .classes
+                .iter()
+                .copied()
+                .enumerate()
+                .filter(|(_, n)| *n > 0)
+                .collect();
+            let Counters {
+                calls,
+                messages,
+                size,
+                ..
+            } = counters;
+            found.append((facts, kind as usize, calls, messages, size, classes))?;
+        }
+    }
+    Ok(())
 }
 
 fn read_config(config: &Bound<'_, PyDict>) -> PyResult<Config> {
@@ -818,6 +1084,7 @@ fn read_config(config: &Bound<'_, PyDict>) -> PyResult<Config> {
             end,
         })
     };
+    let waiting = need("waiting")?.extract::<Vec<Vec<u8>>>()?;
     let store_host = bytes("store_host")?;
     Ok(Config {
         host_text: store_host
@@ -831,6 +1098,13 @@ fn read_config(config: &Bound<'_, PyDict>) -> PyResult<Config> {
         properties_size_max: number("properties_size_max")?,
         frame_size_max: number("frame_size_max")?,
         appends_crc: need("appends_crc")?.extract()?,
+        delivery_properties_size: number("delivery_properties_size")?,
+        broker_name: bytes("broker_name")?,
+        waiting: WaitingTemplate {
+            pieces: waiting
+                .try_into()
+                .map_err(|_| PyValueError::new_err("such an answer has seven pieces"))?,
+        },
         single: template("single")?,
         batch: template("batch")?,
     })

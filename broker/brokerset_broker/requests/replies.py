@@ -65,6 +65,24 @@ class SendReplies:
             pieces.append(piece)
         return [*pieces, rest]
 
+    def waiting_pieces(self) -> list[bytes]:
+        """The text of `waiting` before queue id, message id, queue offset, client-made id, recall handle and
+        opaque, and behind them, in JSON."""
+        queue_id, queue_offset, opaque = 700_000_000_002, 700_000_000_004, 700_000_000_005
+        ids, unique_id, handle = "ids700000000003", "uniqueId700000000001", "handle700000000006"
+        answer = self.waiting(Command(0, opaque=opaque), queue_id, queue_offset, ids, unique_id, handle)
+        rest, pieces = encode(answer)[8:], list[bytes]()
+        for value in (str(queue_id), ids, str(queue_offset), unique_id, handle, str(opaque)):
+            piece, _, rest = rest.partition(value.encode())
+            pieces.append(piece)
+        return [*pieces, rest]
+
+    def waiting(
+        self, command: Command, queue_id: int, queue_offset: int, ids: str, unique_id: str, handle: str
+    ) -> Command:
+        """The answer for a message that waits for its time, with the handle by which it can be recalled."""
+        return with_handle(self.reply(command, 0, None, queue_id, queue_offset, ids, unique_id), handle)
+
     def message_id(self, offset: int) -> str:
         """The offsetMsgId of a record of this broker."""
         return f"{self._host}{offset:016X}"
@@ -114,6 +132,13 @@ class SendReplies:
         if unique_id:
             ext["transactionId"] = unique_id
         return command.reply(code, remark, ext=ext)
+
+
+def with_handle(reply: Command, handle: str | None) -> Command:
+    """Tell how the message can be recalled, if it can."""
+    if handle is not None:
+        reply.ext["recallHandle"] = handle
+    return reply
 
 
 _PULL_JSON: Final = (

@@ -26,9 +26,9 @@ from brokerset_broker.requests.ordered_counters import OrderedCounters
 from brokerset_broker.requests.ordered_sends import OrderedSends
 from brokerset_broker.requests.plain_halves import half_properties, is_plain_half
 from brokerset_broker.requests.plain_timers import encoded, plain_timer
-from brokerset_broker.requests.replies import SendReplies
+from brokerset_broker.requests.replies import SendReplies, with_handle
 from brokerset_broker.requests.request_classes import forwarded_peer, forwarding_fields, is_forwarded
-from brokerset_broker.requests.send_lane import SendLane
+from brokerset_broker.requests.send_lane import AsideKind, SendLane
 from brokerset_broker.requests.send_refusals import (
     CODES,
     STORED,
@@ -218,7 +218,9 @@ class SendProcessor:
             self.forget_facts()
         self._ordered_sends.configure(self.replies, self._injected, self.body_max)
         if self.lane is not None:
-            self.lane.configure(self.replies, self.suffix.encode(), self.body_max)
+            self.lane.configure(
+                self.replies, self.suffix.encode(), self.body_max, takes_halves=not self._rejects_halves
+            )
 
     def _forget_topics(self, topics: Iterable[str]) -> None:
         for topic in topics:
@@ -481,6 +483,8 @@ class SendProcessor:
             return None
         self._stats.put(topic, 1, appended.size)
         self._traffic.of_topic(topic, "transaction").add(1, appended.size)
+        if self.lane is not None:
+            self.lane.learn_aside(facts, AsideKind.HALF)
         return self._acknowledge(
             connection,
             command,
@@ -528,6 +532,8 @@ class SendProcessor:
             raise refusal(refused, self.body_max) from None
         self._stats.put(topic, 1, appended.size)
         self._traffic.of_topic(topic, "delay").add(1, appended.size)
+        if self.lane is not None:
+            self.lane.learn_aside(facts, AsideKind.TIMER)
         return self._acknowledge(
             connection,
             command,
@@ -698,7 +704,7 @@ class SendProcessor:
             reply = self.replies.reply(
                 command, CODES[status], status.value, queue_id, queue_offset, ids, unique_id
             )
-            connection.answer(_with_handle(reply, handle))
+            connection.answer(with_handle(reply, handle))
         else:
             code = CODES.get(status, ResponseCode.SYSTEM_ERROR)
             connection.answer(command.reply(code, status.value))
@@ -708,8 +714,7 @@ class SendProcessor:
     ) -> bytes | Command:
         if handle is None:
             return self.replies.success(command, queue_id, queue_offset, ids, unique_id)
-        reply = self.replies.reply(command, 0, None, queue_id, queue_offset, ids, unique_id)
-        return _with_handle(reply, handle)
+        return self.replies.waiting(command, queue_id, queue_offset, ids, unique_id, handle)
 
     # -- topics -------------------------------------------------------------------------------------------
 
@@ -836,13 +841,6 @@ def with_end(properties: str) -> tuple[str, str | None]:
     if start == 0 or (start > 0 and properties[start - 1] == "\x02"):
         return properties, properties[start + 9 : properties.find("\x02", start)]
     return properties, None
-
-
-def _with_handle(reply: Command, handle: str | None) -> Command:
-    """Tell how the message can be recalled, if it can."""
-    if handle is not None:
-        reply.ext["recallHandle"] = handle
-    return reply
 
 
 def waits(properties: str) -> bool:

@@ -1,5 +1,7 @@
 """The way of plain sends through the native core: one call for each chunk of input (`native/DESIGN.md`).
 
+Plain halves (`plain_halves`) and plain timers (`plain_timers`) go along, into the queues where they wait.
+
 Whether the broker takes sends at all is decided here before each call, as the Python path decides it for each
 request. What the core declines goes the Python way.
 """
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from enum import IntEnum
 from functools import partial
 from types import ModuleType
 from typing import Any, Final
@@ -18,12 +21,18 @@ from brokerset_broker.requests.admission import PERM_WRITE, Admission
 from brokerset_broker.requests.replies import SendReplies
 from brokerset_broker.requests.send_refusals import CODES, STORED
 from brokerset_broker.requests.statistics import BrokerStats
+from brokerset_broker.requests.timer_puts import TimerPuts
 from brokerset_broker.requests.topic_facts import TopicFacts
+from brokerset_broker.requests.traffic import TopicTraffic, Traffic
+from brokerset_broker.requests.transaction_log import TransactionLog
 from brokerset_broker.store.consume_queue import ConsumeQueue
 from brokerset_broker.store.errors import PutStatus
 from brokerset_broker.store.message_store import MessageStore
 from brokerset_broker.tables.topics import TopicManager
-from brokerset_formats.names import TOPIC_SIZE_MAX
+from brokerset_broker.timers.messages import DELIVERY_PROPERTIES_SIZE
+from brokerset_broker.timers.put_decision import TIMER_QUEUE_ID
+from brokerset_formats.names import HALF_TOPIC, TIMER_TOPIC, TOPIC_SIZE_MAX
+from brokerset_formats.transactions import HALF_QUEUE_ID
 from brokerset_protocol.codes import ResponseCode
 from brokerset_protocol.commands import FLAG_RESPONSE, FRAME_SIZE_MAX, Command
 from brokerset_runtime.clock import Clock
@@ -36,8 +45,24 @@ _NEVER: Final = 1 << 62
 
 _NOTHING: Final[tuple[TopicFacts | None, dict[int, ConsumeQueue]]] = (None, {})
 
-_FIELDS: Final = ("queueId", "msgId", "queueOffset", "TRACE_ON", "MSG_REGION", "transactionId")
-"""Of an answer about a stored message, in the order of `SendReplies.reply`."""
+_FIELDS: Final = (
+    "queueId", "msgId", "queueOffset", "TRACE_ON", "MSG_REGION", "transactionId", "recallHandle",
+)  # fmt: skip
+"""Of an answer about a stored message, in the order of `SendReplies.reply` and `waiting`."""
+
+
+class AsideKind(IntEnum):
+    """Messages that are put aside when they are sent; the native core knows them by these numbers."""
+
+    HALF = 1
+    TIMER = 2
+
+
+_PLACES: Final = {AsideKind.HALF: (HALF_TOPIC, HALF_QUEUE_ID), AsideKind.TIMER: (TIMER_TOPIC, TIMER_QUEUE_ID)}
+"""Topic and queue where they wait."""
+
+_TRAFFIC_KINDS: Final = {AsideKind.HALF: "transaction", AsideKind.TIMER: "delay"}
+"""What `Traffic` calls them."""
 
 
 class SendLane:
@@ -51,16 +76,29 @@ class SendLane:
         topics: TopicManager,
         admission: Admission,
         stats: BrokerStats,
+        traffic: Traffic,
         clock: Clock,
+        broker_name: str,
+        transactions: TransactionLog | None = None,
+        timers: TimerPuts | None = None,
     ) -> None:
-        """`core` is the native module. `configure` comes before the first chunk."""
+        """`core` is the native module. `configure` comes before the first chunk.
+
+        Without `transactions` no half message is taken here, without `timers` none with a time of delivery.
+        """
         self._core = core
         self._lane: Any = None
         self._store = store
         self._topics = topics
         self._admission = admission
         self._stats = stats
+        self._traffic = traffic
         self._clock = clock
+        self._broker_name = broker_name
+        self._transactions = transactions
+        self._timers = timers if broker_name and " " not in broker_name else None
+        self._takes_halves = False
+        self._aside_queues: dict[AsideKind, ConsumeQueue] = {}
         self._known: dict[str, tuple[TopicFacts | None, dict[int, ConsumeQueue]]] = {}
         """What the native lane knows, so that it is told once."""
         self._calls = 0
@@ -71,9 +109,12 @@ class SendLane:
         """Messages that were stored this way."""
         store.log.use_calls()
 
-    def configure(self, replies: SendReplies, suffix: bytes, body_size_max: int) -> None:
+    def configure(
+        self, replies: SendReplies, suffix: bytes, body_size_max: int, *, takes_halves: bool
+    ) -> None:
         """Go by new settings: how answers look, what is added to properties, bytes of a body."""
         store = self._store
+        self._takes_halves = takes_halves
         config = {
             "store_host": store.store_host.encode(),
             "suffix": suffix,
@@ -82,6 +123,9 @@ class SendLane:
             "properties_size_max": store.properties_size_max,
             "frame_size_max": FRAME_SIZE_MAX,
             "appends_crc": store.appends_crc,
+            "delivery_properties_size": DELIVERY_PROPERTIES_SIZE,
+            "broker_name": self._broker_name.encode(),
+            "waiting": replies.waiting_pieces(),
             "single": replies.pieces(with_id=True),
             "batch": replies.pieces(with_id=False),
         }
@@ -97,14 +141,30 @@ class SendLane:
         known, queues = self._known.get(topic, _NOTHING)
         if known is facts and queues.get(queue_id) is queue:
             return
-        if facts.name_size > TOPIC_SIZE_MAX:  # the Python path takes single sends to it and refuses batches
+        if isinstance(queue, ConsumeQueue) and self._learn_topic(facts):
+            self._lane.learn_queue(topic, queue_id, queue, queue.topic_field, queue.magic)
+            self._known[topic][1][queue_id] = queue
+
+    def learn_aside(self, facts: TopicFacts, kind: AsideKind) -> None:
+        """Serve such messages, and this topic, from now on: the Python path has just stored a plain one."""
+        place = topic, queue_id = _PLACES[kind]
+        queue = self._store.queues_table.table.get(place)
+        if not isinstance(queue, ConsumeQueue) or not self._learn_topic(facts):
             return
-        if isinstance(queue, ConsumeQueue):
-            self._lane.learn(topic, facts.config, facts, queue_id, queue, queue.topic_field, queue.magic)
-            if known is not facts:
-                self._known[topic] = facts, {queue_id: queue}
-            else:
-                queues[queue_id] = queue
+        if self._aside_queues.get(kind) is not queue:
+            self._lane.learn_aside(kind, topic, queue_id, queue, queue.topic_field, queue.magic)
+            self._aside_queues[kind] = queue
+
+    def _learn_topic(self, facts: TopicFacts) -> bool:
+        """Whether the topic is served here."""
+        topic = facts.config.topic_name
+        if self._known.get(topic, _NOTHING)[0] is facts:
+            return True
+        if facts.name_size > TOPIC_SIZE_MAX:  # the Python path takes single sends to it and refuses batches
+            return False
+        self._lane.learn_topic(topic, facts.config, facts, facts.queues)
+        self._known[topic] = facts, {}
+        return True
 
     def forget(self, topic: str) -> None:
         """Serve no sends to a topic until it is learnt again."""
@@ -114,6 +174,7 @@ class SendLane:
     def forget_all(self) -> None:
         """Serve no sends to any topic until it is learnt again."""
         self._known.clear()
+        self._aside_queues.clear()
         self._lane.forget_all()
 
     def serve(self, connection: Connection, data: bytes) -> int:
@@ -132,6 +193,9 @@ class SendLane:
             or connection.answers_room <= 0
         ):
             return 0
+        halves_max = slot_ms = max_delay_ms = 0
+        if self._aside_queues:  # few brokers have any
+            halves_max, slot_ms, max_delay_ms = self._limits_of_asides()
         when_durable = admission.when_durable
         self._calls += 1
         began = 0.0 if self._calls & TIMED_MASK else self._clock.monotonic()
@@ -145,17 +209,23 @@ class SendLane:
                 store.queues_table.table,
                 _NEVER if when_durable is None else connection.in_flight_room,
                 connection.answers_room if when_durable is None else _NEVER,
+                halves_max,
+                slot_ms,
+                max_delay_ms,
             )
         except OSError as error:  # of blocks that it has given: the map could end the process
             store.stop(f"the disk does not take the commit log: {error}")
             return 0
         if served is None:
             return 0
-        size, messages, waiting, replies, end, arrived = served
+        size, messages, waiting, replies, end, arrived, halves = served
         if began:
             self._stats.put_took(int((self._clock.monotonic() - began) * 1000 / messages))
         if arrived is not None:
             store.arrivals.add(arrived)
+        if halves is not None:
+            assert self._transactions is not None, "there was room for halves"
+            self._transactions.halves_begun(halves)
         store.turn_soon()
         self.served += messages
         if not self._settles:
@@ -170,21 +240,37 @@ class SendLane:
             when_durable(end, partial(self._finish, connection, replies, waiting))
         return int(size)
 
+    def _limits_of_asides(self) -> tuple[int, int, int]:
+        """How many halves may be stored, and of timers milliseconds of a slot and of the longest wait."""
+        transactions, timers = self._transactions, self._timers
+        return (
+            transactions.halves_room if transactions is not None and self._takes_halves else 0,
+            *(timers.plain_limits() if timers is not None else (0, 0)),
+        )
+
     def settle(self) -> None:
         """Add what was stored since to the counters; once for each turn of the loop."""
         self._settles = False
         stats = self._stats
-        for facts, calls, messages, size, classes in self._lane.take():
+        for facts, kind, calls, messages, size, classes in self._lane.take():
             stats.put_messages += messages
             stats.put_bytes += size
             stats.put_calls += calls
-            flow, traffic = facts.flow, facts.traffic
+            flow, traffic = facts.flow, self._traffic_of(facts, kind) if kind else facts.traffic
             flow.messages += messages
             flow.size += size
             flow.calls += calls
             traffic.bytes_in += size
             for size_class, count in classes:
                 traffic.sizes[size_class] += count
+
+    def _traffic_of(self, facts: TopicFacts, kind: int) -> TopicTraffic:
+        """The counter of a topic's messages that are put aside."""
+        found = facts.asides.get(kind)
+        if found is None:
+            name = _TRAFFIC_KINDS[AsideKind(kind)]
+            found = facts.asides[kind] = self._traffic.of_topic(facts.config.topic_name, name)
+        return found
 
     def _finish(self, connection: Connection, replies: bytes, waiting: int, status: PutStatus) -> None:
         """Answer the requests of one call; `replies` are the frames that say that all is well."""

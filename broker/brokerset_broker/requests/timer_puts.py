@@ -40,6 +40,13 @@ class TimerPuts:
         self._slot_count = slot_count
         self._now_ms = now_ms
 
+    def plain_limits(self) -> tuple[int, int]:
+        """Milliseconds of a slot and of the longest wait, if that decides alone; zeros if there is more."""
+        settings = self._settings()
+        if not settings.enabled or settings.slot_count_max < COUNTED_SLOTS_MAX:
+            return 0, 0
+        return settings.slot_ms, settings.max_delay_ms
+
     def put_aside(self, topic: str, queue_id: int, properties: dict[str, str]) -> PutAside | AtOnce | None:
         """Decide, and change `properties` accordingly; None for a message without a time of its own.
 

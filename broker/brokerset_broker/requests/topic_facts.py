@@ -12,6 +12,7 @@ class TopicFacts:
     """What sends need to know of a topic, as long as its configuration is the same object."""
 
     __slots__ = (
+        "asides",
         "config",
         "flow",
         "is_ordered",
@@ -37,3 +38,5 @@ class TopicFacts:
         self.name_size = len(config.topic_name)
         self.flow = flow
         self.traffic = traffic
+        self.asides: dict[int, TopicTraffic] = {}
+        """The counters of its messages that are put aside, by `AsideKind`."""

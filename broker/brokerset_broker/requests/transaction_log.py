@@ -8,9 +8,9 @@ their halves are kept until the rest is known; ends of transactions wait.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Final
+from typing import Final, TypeAlias
 
 import structlog
 
@@ -52,6 +52,10 @@ RETRY_SECONDS: Final = 1.0
 
 OnOps = Callable[[int | None], None]
 """Gets the end of the log behind the op records of a turn; None if the store did not take them."""
+
+
+StoredHalf: TypeAlias = tuple[int, int, bytes, int, str]
+"""Number in the half topic, offset, UNIQ_KEY, bornTimestamp, topic that it is for."""
 
 
 class _State(Enum):
@@ -200,6 +204,21 @@ class TransactionLog:
         resolved.half_begun(appended.queue_offset, appended.offset, unique_key, born_timestamp)
         self.counts.begun(topic)
         return appended
+
+    @property
+    def halves_room(self) -> int:
+        """How many halves `halves_begun` may be given now; 0 while it is not known which are open."""
+        resolved = self._resolved
+        return 0 if resolved is None else resolved.room
+
+    def halves_begun(self, halves: Sequence[StoredHalf]) -> None:
+        """These were stored as `send_plain_half` stores them, in this order."""
+        resolved = self._resolved
+        assert resolved is not None, "there was room for them"
+        begun = self.counts.begun
+        for queue_offset, offset, unique_key, born_timestamp, topic in halves:
+            resolved.half_begun(queue_offset, offset, unique_key, born_timestamp)
+            begun(topic)
 
     def append_half(self, half: Message) -> Appended:
         """Store a half message, or a copy of one. Raises `StoreRefused`."""

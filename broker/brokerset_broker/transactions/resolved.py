@@ -385,6 +385,11 @@ class Resolved:
         """Whether new halves are to be refused (code 2), because too many are tracked."""
         return len(self._at) >= OPEN_MAX or len(self._done) >= RESOLVED_MAX
 
+    @property
+    def room(self) -> int:
+        """How many halves may come before `is_full`."""
+        return 0 if self.is_full else OPEN_MAX - len(self._at)
+
     def facts_of(self, half: Record) -> tuple[Ending | None, int]:
         """`ending_of` a half, and `newest_copy` if it is open (else 0), at once."""
         key = key_of(half)

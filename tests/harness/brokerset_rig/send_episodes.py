@@ -180,6 +180,32 @@ def draw_nearly_plain_episode(seed: int, *, actions: int = 300) -> Episode:
     )
 
 
+def draw_plain_aside_episode(seed: int, *, actions: int = 120) -> Episode:
+    """A broker at its work that gets halves, timers and plain sends, and has room for them."""
+    source = random.Random(seed)
+    setup = replace(
+        draw_setup(source), commit_log_bytes=1 << 20, queue_units=1000, index_units=4000, body_max=20_000
+    )
+    return _draw_undisturbed(seed, source, setup, actions, FrameSource.plain_asides)
+
+
+def draw_aside_episode(seed: int, *, actions: int = 120) -> Episode:
+    """Halves and timers among other requests; time passes, so that timers are delivered."""
+    source = random.Random(seed)
+    drawn = _draw_undisturbed(seed, source, draw_setup(source), actions, FrameSource.mixed_asides)
+    mixed: list[Action] = []
+    for action in drawn.actions:
+        mixed.append(action)
+        pick = source.random()
+        if pick < 0.06:
+            mixed.append(Sleep(source.choice((7, 999, 5_000, 61_000)), source.choice((0, 0, 0, -5_000))))
+        elif pick < 0.07:
+            mixed.append(Restart(cleanly=source.random() < 0.6))
+        elif pick < 0.09:
+            mixed += [Event(name) for name in source.choice((("forget facts",), EVENTS[:2], EVENTS[4:6]))]
+    return replace(drawn, actions=tuple(mixed))
+
+
 def draw_crowded_episode(seed: int, *, actions: int = 150) -> Episode:
     """Plain sends among pulls that wait, of clients that do not read, at a server with low limits."""
     source = random.Random(seed)

@@ -53,6 +53,25 @@ SPECIAL: Final = (
 )  # fmt: skip
 """Properties that mean something to the broker, or nearly do."""
 
+WISHES: Final = (
+    ("TIMER_DELAY_SEC", "60"), ("TIMER_DELAY_SEC", "3600"), ("TIMER_DELAY_MS", "5000"), ("TIMER_DELAY_MS", "070000"),
+    ("TIMER_DELIVER_MS", "1700000300000"), ("TIMER_DELAY_SEC", "259200"), ("TIMER_DELAY_MS", "999"),
+    ("TIMER_DELAY_MS", "0"), ("TIMER_DELIVER_MS", "1"), ("TIMER_DELAY_SEC", "259201"), ("TIMER_DELAY_MS", "-7"),
+    ("TIMER_DELAY_SEC", "9223372036854775807"), ("TIMER_DELAY_MS", "99999999999999999999"), ("TIMER_DELAY_SEC", ""),
+)  # fmt: skip
+"""Times of delivery; the last ones have come already, are too far, or are none."""
+
+WISHES_TAKEN: Final = 6
+"""So many of the first are taken."""
+
+NEARLY_ASIDE: Final = (
+    ("TRAN_MSG", "true"), ("PGROUP", ""), ("PGROUP", "other"), ("REAL_TOPIC", "t"), ("REAL_QID", "1"), ("TRAN_P", "1"),
+    ("TRANSACTION_CHECK_TIMES", "1"), ("__transactionId__", "x"), ("TIMER_OUT_MS", "5"), ("TIMER_DEL_UNIQKEY", "x"),
+    ("TIMER_ROLL_TIMES", "1"), ("TIMER_DELAY_MS", "9000"), ("xTRAN_MSG", "true"), ("xPGROUP", "pg"), ("xTIMER_DELAY_SEC", "9"),
+    ("TRAN_PREPARED_QUEUE_OFFSET", "0"), ("WAIT", "false"), ("note", "PGROUP"),
+)  # fmt: skip
+"""What makes such a message unusual, or nearly does."""
+
 ODD_JSON: Final = ('"\\ud800"', '"\\ud83d\\ude00"', '"\\u0000"', "1e5", "1.0", "-0", "01", "+1", "[]", "{}", "[[[[]]]]", "null", "true",
                    '{"a":{"b":[1,{"c":null}]}}', "18446744073709551616", "9223372036854775807", '"\\/"', '"\\x"', "'a'", "NaN", '"' + "é" * 40 + '"')  # fmt: skip
 """JSON values, and what is none."""
@@ -94,6 +113,59 @@ class FrameSource:
         ext = self._ext(topic, self.properties(plain=True))
         return self._sent("plain", style, 310, ext, self.body(), flag=2 if source.random() < 0.1 else 0)
 
+    def aside(self) -> Frame:
+        """What clients send that is put aside: halves and timers, and now and then one that differs a little."""
+        source = self.source
+        plain = source.random() < 0.8
+        pairs = [("UNIQ_KEY", self.unique_key()), ("WAIT", "true")]
+        kind = source.choice(("half", "timer"))
+        if kind == "half":
+            pairs += [("TRAN_MSG", "true"), ("PGROUP", source.choice(("pg", "pg", "ü")))]
+        else:
+            pairs.append(source.choice(WISHES[:WISHES_TAKEN] if plain else WISHES))
+        if source.random() < 0.5:
+            pairs += [("TAGS", "A"), ("KEYS", source.choice(("k1", "k1 k2")))]
+        if not plain:
+            pairs += [source.choice((*SPECIAL, *NEARLY_ASIDE)) for _ in range(source.choice((1, 1, 2)))]
+        if source.random() < 0.5:
+            source.shuffle(pairs)
+        if not plain and source.random() < 0.2:
+            pairs.pop()
+        text = "".join(f"{name}\x01{value}\x02" for name, value in pairs)
+        if source.random() < 0.4:
+            text = text[:-1]
+        if not plain and source.random() < 0.2:
+            at = source.randrange(len(text) + 1)
+            text = (
+                text[:at] + source.choice(("\x01", "\x02", "TIMER_", "x", "TRAN_MSG\x01true\x02")) + text[at:]
+            )
+        ext = self._ext(source.choice((*TOPICS[:2], *TOPICS[:2], *TOPICS)), text)
+        if kind == "half":
+            ext["f"] = source.choice(("4", "4", "4", "5", "0", "1028", "12", "8"))
+        if source.random() < 0.03:
+            ext["e"] = "4"
+        flag = 2 if source.random() < 0.1 else 0
+        return self._sent(
+            kind if plain else "nearly " + kind, source.choice(STYLES), 310, ext, self.body(), flag=flag
+        )
+
+    def plain_asides(self) -> Frame:
+        """Those among plain ones."""
+        return self.source.choice((self.aside, self.aside, self.aside, self.plain))()
+
+    def mixed_asides(self) -> Frame:
+        """Those among plain ones, and among requests of other kinds."""
+        draws = (
+            self.aside,
+            self.aside,
+            self.aside,
+            self.aside,
+            self.plain,
+            self._special,
+            self._other_request,
+        )
+        return self.source.choice(draws)()
+
     def nearly_plain(self) -> Frame:
         """A plain one, or one that differs from it in little; at times its topic changes before it."""
         if self.source.random() < 0.04:
@@ -105,6 +177,7 @@ class FrameSource:
             self._odd_fields,
             self._odd_batch,
             self._spoilt_header,
+            self.aside,
         )
         return self.source.choice(draws)()
 
@@ -116,7 +189,7 @@ class FrameSource:
         """One of any kind."""
         source = self.source
         kinds: tuple[tuple[int, Callable[[], Frame]], ...] = (
-            (50, self.plain), (14, self._special), (8, self._odd_fields), (6, self._old_code), (6, self._odd_batch), (4, self._binary),
+            (50, self.plain), (6, self.aside), (14, self._special), (8, self._odd_fields), (6, self._old_code), (6, self._odd_batch), (4, self._binary),
             (4, self._elsewhere), (3, self._other_request), (8, self._spoilt_header), (2, self._spoilt_bytes), (1, self._configuring),
         )  # fmt: skip
         wanted = source.randrange(sum(weight for weight, _ in kinds))

@@ -221,7 +221,20 @@ class SendSide(Broker):
             sorted((topic, flow.messages, flow.size, flow.calls) for topic, flow in stats.topics()),
             sorted((key, value.bytes_in, tuple(value.sizes)) for key, value in traffic.incoming.items()),
             sorted(traffic.dead_lettered.items()),
+            self._put_aside(),
         )
+
+    def _put_aside(self) -> Observed:
+        """What is known of messages that wait: of transactions and of timers."""
+        resolved, counts, timers = self.transaction_log.resolved, self.transaction_log.counts, self.timers
+        halves = None
+        if resolved is not None:
+            halves = [(number, resolved.place_of(number)) for number in resolved.open_halves()]
+            halves.append((resolved.half_end, resolved.room))
+        return (
+            halves, sorted((topic, each.open, each.changed_ms) for topic, each in counts.topics.items()), counts.changed,
+            timers.enqueue_lag(), timers.progress(), sorted(timers.counts.enqueued.items()), sorted(timers.counts.dequeued.items()),
+        )  # fmt: skip
 
     def stored(self) -> Observed:
         """Where the log, the queues and the index end."""

@@ -59,9 +59,9 @@ class Told:
         self._lane = lane
         self.queues: list[tuple[str, int]] = []
 
-    def learn(self, topic: str, config: object, facts: object, queue_id: int, *queue: object) -> None:
+    def learn_queue(self, topic: str, queue_id: int, *queue: object) -> None:
         self.queues.append((topic, queue_id))
-        self._lane.learn(topic, config, facts, queue_id, *queue)
+        self._lane.learn_queue(topic, queue_id, *queue)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._lane, name)

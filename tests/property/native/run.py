@@ -1,7 +1,7 @@
 """Sends through the native core compared with the pure Python path: `run.py [--chunks N] [--seed N]`.
 
 Both brokers get the same bytes; answers, files, counters, arrivals and errors must be the same. Without the
-native core both are pure Python, which shows that the comparison is sound. Every fourth episode has plain
+native core both are pure Python, which shows that the comparison is sound. Every fifth episode has plain
 sends alone: of these the native path must serve its share, or this compares Python with itself.
 """
 
@@ -14,6 +14,7 @@ from collections import Counter
 
 from brokerset_formats import native
 from brokerset_rig.send_episodes import (
+    draw_aside_episode,
     draw_crowded_episode,
     draw_episode,
     draw_nearly_plain_episode,
@@ -22,7 +23,13 @@ from brokerset_rig.send_episodes import (
 from brokerset_rig.send_reference import Reference, run_pair, shrunk
 from brokerset_rig.send_side import served_natively
 
-DRAWN = (draw_plain_episode, draw_episode, draw_nearly_plain_episode, draw_crowded_episode)
+DRAWN = (
+    draw_plain_episode,
+    draw_episode,
+    draw_nearly_plain_episode,
+    draw_crowded_episode,
+    draw_aside_episode,
+)
 """In turn."""
 
 SHARE_MIN = 0.3

@@ -7,6 +7,7 @@ there is no native core it compares these runs.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -22,8 +23,10 @@ from brokerset_rig.examples import examples
 from brokerset_rig.send_episodes import (
     Episode,
     draw_actions,
+    draw_aside_episode,
     draw_episode,
     draw_nearly_plain_episode,
+    draw_plain_aside_episode,
     draw_plain_episode,
     draw_setup,
 )
@@ -105,6 +108,30 @@ def test_requests_that_are_nearly_plain_leave_the_same_trace_on_both_paths(
 ) -> None:
     """What differs from a plain send in little is served by neither path as the other would not."""
     _compare(reference, draw_nearly_plain_episode(seed))
+
+
+@pytest.mark.parametrize("seed", range(EPISODES))
+def test_messages_that_are_put_aside_leave_the_same_trace_on_both_paths(
+    reference: Reference, seed: int
+) -> None:
+    """Halves and timers: records, answers, the index, which transactions are open, what timers have taken."""
+    _compare(reference, draw_aside_episode(seed))
+
+
+def test_messages_that_are_put_aside_take_the_native_path(reference: Reference) -> None:
+    """At least a third of plain halves and timers are served natively, where there is a native core."""
+    served_of_all: Counter[str] = Counter()
+    sends: Counter[str] = Counter()
+
+    for seed in range(4):
+        episode = draw_plain_aside_episode(seed)
+        served, total = served_natively(episode, *run_pair(reference, episode))
+        served_of_all += served
+        sends += total
+
+    for kind in ("half", "timer"):
+        assert sends[kind] > 100
+        assert native.core is None or served_of_all[kind] > SHARE_MIN * sends[kind]
 
 
 @pytest.mark.long
