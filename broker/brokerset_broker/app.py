@@ -62,6 +62,7 @@ from brokerset_broker.store.errors import PutStatus
 from brokerset_broker.store.message_store import MessageStore
 from brokerset_broker.store.old_log import close_old_log
 from brokerset_broker.store.queries import StoreQueries
+from brokerset_broker.store.releases import Releases
 from brokerset_broker.tables.consumer_filters import ConsumerFilters
 from brokerset_broker.tables.consumers import ConsumerTable
 from brokerset_broker.tables.groups import GroupManager
@@ -142,6 +143,8 @@ class Broker:
         self.send_lane: SendLane | None = None
         """The native way of plain sends, where there is one."""
         self._pull_lane: PullLane | None = None
+        self.releases: Releases | None = None
+        """The native way of messages that have waited, where there is one."""
         self.member: GroupMember | None = None
         """The broker's part in its group, in controller mode."""
         self.ledger: LedgerMember | None = None
@@ -429,6 +432,8 @@ class Broker:
         self.live = LiveSettings(settings)
         self.store = self._empty_store()
         self.admission = Admission(settings.broker_ip1, settings.broker_permission)
+        if native.core is not None and not settings.enable_dledger_commit_log:
+            self.releases = Releases(native.core, self.store)
         self.levels = DelayLevels.parse(settings.message_delay_level)
         self.topics = TopicManager(self.live, clock)
         self.groups = GroupManager(self.live, clock)
@@ -450,6 +455,7 @@ class Broker:
             config_folder=settings.store_path_root_dir / "config",
             admission=self.admission,
             is_subject=self.ordered.is_subject,
+            releases=self.releases,
         )
         self.reset_notices = ResetNotices(live=self.live, offsets=self.offsets, consumers=self.consumers)
         self.transaction_log = TransactionLog(
@@ -465,6 +471,7 @@ class Broker:
             clock=clock,
             admission=self.admission,
             is_subject=self.ordered.is_subject,
+            releases=self.releases,
         )
         self.light_queue_expiry = LightQueueExpiry(
             live=self.live,

@@ -4,6 +4,7 @@
 //! Python path of the same request, which is complete, and the reference for what this crate does.
 
 pub mod batches;
+pub mod ends;
 pub mod filter_programs;
 pub mod filtered_units;
 pub mod frames;
@@ -17,6 +18,8 @@ pub mod pull_units;
 pub mod records;
 pub mod replies;
 pub mod scan;
+pub mod timer_units;
+pub mod waiting_records;
 
 #[cfg(feature = "python")]
 mod cursors;
@@ -29,6 +32,8 @@ mod pulls;
 #[cfg(feature = "python")]
 mod receiving;
 #[cfg(feature = "python")]
+mod releases;
+#[cfg(feature = "python")]
 mod sends;
 
 #[cfg(feature = "python")]
@@ -40,7 +45,7 @@ mod python {
     use crate::sends::SendLane;
 
     /// Number of the interface between the Python code and this module; both sides must have the same.
-    const INTERFACE: u32 = 4;
+    const INTERFACE: u32 = 5;
 
     #[pymodule]
     fn brokerset_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -53,6 +58,7 @@ mod python {
         module.add_class::<PullReader>()?;
         crate::filters::register(module)?;
         crate::receiving::register(module)?;
+        crate::releases::register(module)?;
         Ok(())
     }
 }
