@@ -23,6 +23,7 @@ from brokerset_broker.outside.name_servers import Registrar
 from brokerset_broker.requests.admin import AdminProcessor
 from brokerset_broker.requests.admission import Admission
 from brokerset_broker.requests.clients import ClientProcessor
+from brokerset_broker.requests.end_lane import EndLane, begins_with_end
 from brokerset_broker.requests.end_transactions import TransactionProcessor
 from brokerset_broker.requests.groups import GroupProcessor
 from brokerset_broker.requests.lite_admin import LiteAdminProcessor
@@ -143,6 +144,7 @@ class Broker:
         self.send_lane: SendLane | None = None
         """The native way of plain sends, where there is one."""
         self._pull_lane: PullLane | None = None
+        self._end_lane: EndLane | None = None
         self.releases: Releases | None = None
         """The native way of messages that have waited, where there is one."""
         self.member: GroupMember | None = None
@@ -561,9 +563,10 @@ class Broker:
             ordered=self.ordered, ordered_counters=self.ordered_counters, lane=self.send_lane,
             transactions=self.transaction_log, timers=self._timer_puts,
         )  # fmt: skip
+        self._end_lane = self._make_end_lane()
         end_transactions = TransactionProcessor(
             live=live, log_of_transactions=self.transaction_log, topics=topics, ordered=self.ordered,
-            admission=admission, clock=clock,
+            admission=admission, clock=clock, lane=self._end_lane,
         )  # fmt: skip
         self._reply_messages = ReplyProcessor(
             live=live, sends=self._send, store=store, producers=self.producers, admission=admission,
@@ -667,6 +670,18 @@ class Broker:
         lane.is_open = part.serves_writes
         return lane
 
+    def _make_end_lane(self) -> EndLane | None:
+        """The native way of ends of transactions, where there is one."""
+        part = self._plain_part
+        if self.releases is None or part is None or self.send_lane is None:
+            return None
+        lane = EndLane(
+            self.releases, log_of_transactions=self.transaction_log, topics=self.topics,
+            ordered=self.ordered, admission=self.admission,
+        )  # fmt: skip
+        lane.is_open = part.serves_writes
+        return lane
+
     def _lane(self) -> Lane | None:
         """What serves plain requests before they come to a handler."""
         if self.send_lane is not None:
@@ -680,12 +695,25 @@ class Broker:
         ).serve  # fmt: skip
 
     def _serve_plain(self, connection: Connection, data: bytes) -> int:
-        """Serve the plain requests at the beginning of a chunk: sends or pulls, hardly anyone mixes them."""
+        """Serve the plain requests at the beginning of a chunk: sends or pulls, hardly anyone mixes them; or
+        half messages and ends, as all do who have transactions."""
         assert self.send_lane is not None, "the server was given this as its lane"
         assert self._pull_lane is not None, "it is made after the lane of sends"
         if begins_with_pull(data):
             return self._pull_lane.serve(connection, data)
-        return self.send_lane.serve(connection, data) or self._pull_lane.serve(connection, data)
+        assert self._end_lane is not None, "it is made with the lane of sends"
+        size = 0
+        if not begins_with_end(data):
+            size = self.send_lane.serve(connection, data)
+            if not size:
+                return self._pull_lane.serve(connection, data)
+        while begins_with_end(data, size):
+            served = self._end_lane.serve(connection, data[size:] if size else data)
+            size += served
+            if not served or size == len(data):
+                break
+            size += self.send_lane.serve(connection, data[size:])
+        return size
 
     # -- events -------------------------------------------------------------------------------------------
 
