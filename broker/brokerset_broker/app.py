@@ -24,6 +24,7 @@ from brokerset_broker.outside.topic_routes import TopicRoutes
 from brokerset_broker.requests.admin import AdminProcessor
 from brokerset_broker.requests.admission import Admission
 from brokerset_broker.requests.clients import ClientProcessor
+from brokerset_broker.requests.end_lane import EndLane, begins_with_end
 from brokerset_broker.requests.end_transactions import TransactionProcessor
 from brokerset_broker.requests.groups import GroupProcessor
 from brokerset_broker.requests.lite_admin import LiteAdminProcessor
@@ -64,6 +65,7 @@ from brokerset_broker.store.errors import PutStatus
 from brokerset_broker.store.message_store import MessageStore
 from brokerset_broker.store.old_log import close_old_log
 from brokerset_broker.store.queries import StoreQueries
+from brokerset_broker.store.releases import Releases
 from brokerset_broker.tables.consumer_filters import ConsumerFilters
 from brokerset_broker.tables.consumers import ConsumerTable
 from brokerset_broker.tables.groups import GroupManager
@@ -146,6 +148,9 @@ class Broker:
         self.send_lane: SendLane | None = None
         """The native way of plain sends, where there is one."""
         self._pull_lane: PullLane | None = None
+        self._end_lane: EndLane | None = None
+        self.releases: Releases | None = None
+        """The native way of messages that have waited, where there is one."""
         self.member: GroupMember | None = None
         """The broker's part in its group, in controller mode."""
         self.ledger: LedgerMember | None = None
@@ -437,6 +442,8 @@ class Broker:
         self.live = LiveSettings(settings)
         self.store = self._empty_store()
         self.admission = Admission(settings.broker_ip1, settings.broker_permission)
+        if native.core is not None and not settings.enable_dledger_commit_log:
+            self.releases = Releases(native.core, self.store)
         self.levels = DelayLevels.parse(settings.message_delay_level)
         self.topics = TopicManager(self.live, clock)
         self.groups = GroupManager(self.live, clock)
@@ -459,6 +466,7 @@ class Broker:
             config_folder=settings.store_path_root_dir / "config",
             admission=self.admission,
             is_subject=self.ordered.is_subject,
+            releases=self.releases,
         )
         self.reset_notices = ResetNotices(live=self.live, offsets=self.offsets, consumers=self.consumers)
         self.transaction_log = TransactionLog(
@@ -474,6 +482,7 @@ class Broker:
             clock=clock,
             admission=self.admission,
             is_subject=self.ordered.is_subject,
+            releases=self.releases,
         )
         self.light_queue_expiry = LightQueueExpiry(
             live=self.live,
@@ -566,9 +575,10 @@ class Broker:
             ordered=self.ordered, ordered_counters=self.ordered_counters, lane=self.send_lane,
             transactions=self.transaction_log, timers=self._timer_puts,
         )  # fmt: skip
+        self._end_lane = self._make_end_lane()
         end_transactions = TransactionProcessor(
             live=live, log_of_transactions=self.transaction_log, topics=topics, ordered=self.ordered,
-            admission=admission, clock=clock,
+            admission=admission, clock=clock, lane=self._end_lane,
         )  # fmt: skip
         self._reply_messages = ReplyProcessor(
             live=live, sends=self._send, store=store, producers=self.producers, admission=admission,
@@ -678,6 +688,18 @@ class Broker:
         lane.is_open = part.serves_writes
         return lane
 
+    def _make_end_lane(self) -> EndLane | None:
+        """The native way of ends of transactions, where there is one."""
+        part = self._plain_part
+        if self.releases is None or part is None or self.send_lane is None:
+            return None
+        lane = EndLane(
+            self.releases, log_of_transactions=self.transaction_log, topics=self.topics,
+            ordered=self.ordered, admission=self.admission,
+        )  # fmt: skip
+        lane.is_open = part.serves_writes
+        return lane
+
     def _lane(self) -> Lane | None:
         """What serves plain requests before they come to a handler."""
         if self.send_lane is not None:
@@ -691,12 +713,25 @@ class Broker:
         ).serve  # fmt: skip
 
     def _serve_plain(self, connection: Connection, data: bytes) -> int:
-        """Serve the plain requests at the beginning of a chunk: sends or pulls, hardly anyone mixes them."""
+        """Serve the plain requests at the beginning of a chunk: sends or pulls, hardly anyone mixes them; or
+        half messages and ends, as all do who have transactions."""
         assert self.send_lane is not None, "the server was given this as its lane"
         assert self._pull_lane is not None, "it is made after the lane of sends"
         if begins_with_pull(data):
             return self._pull_lane.serve(connection, data)
-        return self.send_lane.serve(connection, data) or self._pull_lane.serve(connection, data)
+        assert self._end_lane is not None, "it is made with the lane of sends"
+        size = 0
+        if not begins_with_end(data):
+            size = self.send_lane.serve(connection, data)
+            if not size:
+                return self._pull_lane.serve(connection, data)
+        while begins_with_end(data, size):
+            served = self._end_lane.serve(connection, data[size:] if size else data)
+            size += served
+            if not served or size == len(data):
+                break
+            size += self.send_lane.serve(connection, data[size:])
+        return size
 
     # -- events -------------------------------------------------------------------------------------------
 

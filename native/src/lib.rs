@@ -5,6 +5,7 @@
 
 pub mod asides;
 pub mod batches;
+pub mod ends;
 pub mod filter_programs;
 pub mod filtered_units;
 pub mod frames;
@@ -18,6 +19,8 @@ pub mod pull_units;
 pub mod records;
 pub mod replies;
 pub mod scan;
+pub mod timer_units;
+pub mod waiting_records;
 
 #[cfg(feature = "python")]
 mod cursors;
@@ -30,6 +33,8 @@ mod pulls;
 #[cfg(feature = "python")]
 mod receiving;
 #[cfg(feature = "python")]
+mod releases;
+#[cfg(feature = "python")]
 mod sends;
 
 #[cfg(feature = "python")]
@@ -41,7 +46,7 @@ mod python {
     use crate::sends::SendLane;
 
     /// Number of the interface between the Python code and this module; both sides must have the same.
-    const INTERFACE: u32 = 5;
+    const INTERFACE: u32 = 6;
 
     #[pymodule]
     fn brokerset_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -54,6 +59,7 @@ mod python {
         module.add_class::<PullReader>()?;
         crate::filters::register(module)?;
         crate::receiving::register(module)?;
+        crate::releases::register(module)?;
         Ok(())
     }
 }

@@ -59,6 +59,11 @@ pub fn crc31(data: &[u8]) -> u32 {
 
 /// Appends one record to `out`.
 pub fn put_record(out: &mut Vec<u8>, head: &Head, parts: &Parts) {
+    put_record_of(out, head, parts, 0);
+}
+
+/// The same for a record that names a prepared transaction by its offset in the log.
+pub fn put_record_of(out: &mut Vec<u8>, head: &Head, parts: &Parts, prepared_offset: i64) {
     let start = out.len();
     out.reserve(parts.size());
     out.extend_from_slice(&(parts.size() as u32).to_be_bytes());
@@ -74,7 +79,7 @@ pub fn put_record(out: &mut Vec<u8>, head: &Head, parts: &Parts) {
     out.extend_from_slice(&head.store_timestamp.to_be_bytes());
     out.extend_from_slice(parts.store_host);
     out.extend_from_slice(&head.reconsume_times.to_be_bytes());
-    out.extend_from_slice(&0i64.to_be_bytes()); // of a prepared transaction
+    out.extend_from_slice(&prepared_offset.to_be_bytes());
     out.extend_from_slice(&(parts.body.len() as u32).to_be_bytes());
     out.extend_from_slice(parts.body);
     out.extend_from_slice(parts.topic_field);

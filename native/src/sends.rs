@@ -34,9 +34,9 @@ const SIZE_CLASSES: usize = 32;
 const ANSWER_IDS_MAX: usize = 8_000;
 
 /// Tags codes of several messages: None while there is none, then one code, or that there are several.
-type Tags = Option<Option<i64>>;
+pub(crate) type Tags = Option<Option<i64>>;
 
-fn join(tags: Tags, code: Option<i64>) -> Tags {
+pub(crate) fn join(tags: Tags, code: Option<i64>) -> Tags {
     match tags {
         None => Some(code),
         Some(before) if before == code => tags,
@@ -253,9 +253,9 @@ struct Chunk<'a, 'py> {
 }
 
 #[derive(Clone, Copy)]
-struct IndexRoom {
-    units: usize,
-    end_offset: i64,
+pub(crate) struct IndexRoom {
+    pub(crate) units: usize,
+    pub(crate) end_offset: i64,
 }
 
 #[pymethods]
@@ -987,7 +987,12 @@ fn plan_message(
 }
 
 /// Puts entries into the file that is written; there is room for all of them.
-fn put_entries(cursor: &mut IndexCursor, py: Python<'_>, entries: &[(i32, i64)], now: i64) {
+pub(crate) fn put_entries(
+    cursor: &mut IndexCursor,
+    py: Python<'_>,
+    entries: &[(i32, i64)],
+    now: i64,
+) {
     let mut index = Index {
         slots: cursor.slots as usize,
         units: cursor.units,
@@ -1011,7 +1016,7 @@ fn put_entries(cursor: &mut IndexCursor, py: Python<'_>, entries: &[(i32, i64)],
 }
 
 /// Units of the index that may be put, and from which offset of the log on; None for a file of another size.
-fn index_room(cursor: &mut IndexCursor, py: Python<'_>) -> Option<IndexRoom> {
+pub(crate) fn index_room(cursor: &mut IndexCursor, py: Python<'_>) -> Option<IndexRoom> {
     let (slots, units) = (
         usize::try_from(cursor.slots).ok()?,
         usize::try_from(cursor.units).ok()?,

@@ -10,8 +10,9 @@ import structlog
 
 from brokerset_broker.live_settings import LiveSettings
 from brokerset_broker.requests.admission import Admission
+from brokerset_broker.requests.end_lane import EndLane
 from brokerset_broker.requests.send_refusals import CODES, refusal
-from brokerset_broker.requests.transaction_log import TransactionLog
+from brokerset_broker.requests.transaction_log import OPS_NOT_STORED, TransactionLog
 from brokerset_broker.store.errors import PutStatus, StoreRefused
 from brokerset_broker.tables.ordered.ordered_tables import OrderedTables
 from brokerset_broker.tables.topics import TopicManager
@@ -44,8 +45,6 @@ log = structlog.get_logger(__name__)
 NOT_PUT_BACK = "Put message back to RMQ_SYS_TRANS_HALF_TOPIC failed."
 """Java's words for a half message that could not be resumed."""
 
-OPS_NOT_STORED = "the end of the transaction could not be stored; it is tried again, and a check asks for it"
-
 
 class TransactionProcessor:
     """Ends each transaction once, and answers when its end is as safe as a message."""
@@ -59,8 +58,11 @@ class TransactionProcessor:
         ordered: OrderedTables,
         admission: Admission,
         clock: Clock,
+        lane: EndLane | None = None,
     ) -> None:
+        """`lane` takes plain ends; it is told for which topics there are some."""
         self._live = live
+        self._lane = lane
         self._log = log_of_transactions
         self._topics = topics
         self._ordered = ordered
@@ -117,6 +119,8 @@ class TransactionProcessor:
                     end = self._log.commit(half, final)
                 except StoreRefused as refused:
                     raise refusal(refused, self._live.current.max_message_size) from None
+                if self._lane is not None:
+                    self._lane.learn(final.topic)
                 return self._answer_at(connection, command, end)
             case Rollback():
                 assert half is not None, "a rollback has a half"

@@ -6,6 +6,7 @@ since its file was made; here a broker that begins to lead counts what is open i
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
@@ -66,17 +67,15 @@ class TransactionCounts:
         """A half message was stored, or one that was given up was resumed."""
         self._opened(topic, 1)
 
-    def committed(self, topic: str, born_ms: int) -> None:
-        """A transaction whose message was made at `born_ms` was committed."""
-        found = self._opened(topic, -1)
-        found.committed += 1
-        seconds = max(0.0, (found.changed_ms - born_ms) / 1000)
-        found.latency_sum += seconds
-        for index, bound in enumerate(LATENCY_BOUNDS):
-            if seconds <= bound:
-                found.latencies[index] += 1
-                return
-        found.latencies[-1] += 1
+    def committed(self, topic: str, *born_ms: int) -> None:
+        """Transactions whose messages were made then were committed."""
+        found = self._opened(topic, -len(born_ms))
+        found.committed += len(born_ms)
+        now_ms, latencies = found.changed_ms, found.latencies
+        for each_ms in born_ms:
+            seconds = max(0.0, (now_ms - each_ms) / 1000)
+            found.latency_sum += seconds
+            latencies[bisect_left(LATENCY_BOUNDS, seconds)] += 1
 
     def rolled_back(self, topic: str) -> None:
         """A transaction was rolled back."""

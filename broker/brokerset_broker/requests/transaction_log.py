@@ -19,8 +19,9 @@ from brokerset_broker.requests.stored_finals import ending_in_store
 from brokerset_broker.requests.transaction_counts import TransactionCounts
 from brokerset_broker.store.errors import StoreRefused
 from brokerset_broker.store.message_store import MessageStore
+from brokerset_broker.store.releases import ServedEnds
 from brokerset_broker.store.results import Appended
-from brokerset_broker.transactions.resolved import Ending, Resolved
+from brokerset_broker.transactions.resolved import Ending, PlainEnd, Resolved
 from brokerset_formats.errors import FormatError
 from brokerset_formats.hosts import Host
 from brokerset_formats.lazy_dataclasses import dataclass
@@ -49,6 +50,11 @@ WAITING_ENDS_MAX: Final = 10_000
 
 RETRY_SECONDS: Final = 1.0
 """Pause after the store refused op records."""
+
+OPS_NOT_STORED: Final = (
+    "the end of the transaction could not be stored; it is tried again, and a check asks for it"
+)
+"""The answer to ends whose op record the store did not take."""
 
 OnOps = Callable[[int | None], None]
 """Gets the end of the log behind the op records of a turn; None if the store did not take them."""
@@ -120,7 +126,7 @@ class TransactionLog:
         self.counts.set_open(topics.get(number, "") for number in resolved.open_halves())
         self._kept, self._kept_topics = [], {}
         self._resolved, self._state = resolved, _State.LEADING
-        self._write_ops_soon()  # those that an earlier master did not get to write
+        self.write_ops_soon()  # those that an earlier master did not get to write
         waiting, self._waiting = self._waiting, []
         for serve in waiting:
             serve()
@@ -227,7 +233,7 @@ class TransactionLog:
         if self._resolved is not None:
             self._resolved.half_stored(record)
             if self._resolved.ops_to_write():
-                self._write_ops_soon()  # a copy of a transaction that has ended
+                self.write_ops_soon()  # a copy of a transaction that has ended
         elif self._state is _State.LOADING:
             self._kept.append(record)
         return appended
@@ -308,7 +314,7 @@ class TransactionLog:
         """Store the final record of a commit; the end of the log behind it. Raises `StoreRefused`."""
         resolved = self._resolved
         assert resolved is not None, "the end was decided by what is resolved"
-        self._write_ops_soon()  # before the store's own end of the turn, so that slaves get both at once
+        self.write_ops_soon()
         appended = self.append(final)
         resolved.final_stored(final.prepared_transaction_offset)
         self.end = appended.end
@@ -320,13 +326,29 @@ class TransactionLog:
         resolved = self._resolved
         assert resolved is not None, "the end was decided by what is resolved"
         resolved.rolled_back(half)
-        self._write_ops_soon()
+        self.write_ops_soon()
         self._on_ops.append(on_ops)
         try:
             topic, _ = target_of(half)
         except FormatError:
             return  # it may be rolled back all the same
         self.counts.rolled_back(topic)
+
+    def ended(self, ends: Sequence[PlainEnd], found: ServedEnds) -> None:
+        """These transactions, all plainly open, were ended by one call of `Releases`."""
+        resolved = self._resolved
+        assert resolved is not None, "the ends were decided by what is resolved"
+        resolved.ended(ends)
+        counts = self.counts
+        committed: dict[str, list[int]] = {}
+        for (_, _, commits), (topic, born_timestamp) in zip(ends, found.halves, strict=True):
+            if commits:
+                committed.setdefault(topic, []).append(born_timestamp)
+            else:
+                counts.rolled_back(topic)
+        for topic, born_timestamps in committed.items():
+            self.end = found.log_end
+            counts.committed(topic, *born_timestamps)
 
     def when_ops_stored(self, on_ops: OnOps) -> None:
         """Call `on_ops` when the op records of all ends so far are stored."""
@@ -335,7 +357,9 @@ class TransactionLog:
         else:
             self._on_ops.append(on_ops)
 
-    def _write_ops_soon(self) -> None:
+    def write_ops_soon(self) -> None:
+        """Store op records when this turn ends. Call it before the store's own end of the turn is set,
+        so that slaves get final records and op records at once."""
         if self._turn is None:
             self._turn = asyncio.get_running_loop().call_soon(self.write_ops)
 

@@ -17,6 +17,7 @@ from brokerset_broker.requests.admission import Admission
 from brokerset_broker.store.delay_levels import DelayLevels
 from brokerset_broker.store.errors import StoreRefused
 from brokerset_broker.store.message_store import MessageStore
+from brokerset_broker.store.releases import ANY_QUEUE, Releases, Targets, store_again
 from brokerset_broker.store.results import GetStatus
 from brokerset_broker.tables.config_files import ConfigFile
 from brokerset_formats.config import DataVersion, DelayOffsets
@@ -33,6 +34,10 @@ TURN_MESSAGES_MAX: Final = 32
 
 TURN_BYTES_MAX: Final = 262_144
 """Bytes of one such turn."""
+
+RELEASE_MESSAGES_MAX: Final = 128
+"""Messages of one level that are delivered by one call, where the native core does that, in place of
+`TURN_MESSAGES_MAX`."""
 
 RETRY_SECONDS: Final = 1.0
 """Pause after the store refused a message. Java waits 10 s; a change of the role passes quicker than that."""
@@ -77,9 +82,13 @@ class DelayService:
         config_folder: Path,
         admission: Admission,
         is_subject: Callable[[str], bool],
+        releases: Releases | None = None,
     ) -> None:
-        """`is_subject` tells topics whose messages have an order, which delayed ones have not."""
+        """`is_subject` tells topics whose messages have an order, which delayed ones have not; `releases` is
+        the native way, where there is one."""
         self._store = store
+        self._releases = releases
+        self._targets = Targets(lambda topic: None if is_subject(topic) else ANY_QUEUE)
         self._is_subject = is_subject
         self._clock = clock
         self._table = levels
@@ -219,6 +228,8 @@ class DelayService:
 
     def _deliver_due(self, level: _Level) -> float | None:
         """Deliver what is due, at most one turn's worth; seconds until the next turn, `None` for never."""
+        if self._release(level):
+            return 0.0
         result = self._store.get(
             SCHEDULE_TOPIC, level.number - 1, level.queue_offset, TURN_MESSAGES_MAX, TURN_BYTES_MAX, None
         )
@@ -254,6 +265,26 @@ class DelayService:
             return None
         return min(RETRY_SECONDS, self._table.delay_ms(level.number) / 1000)
 
+    def _release(self, level: _Level) -> bool:
+        """Deliver what is due by one call, if it is plain; whether anything was delivered."""
+        releases = self._releases
+        if releases is None or self._admission.refuses_writes:
+            return False
+        source = self._store.plain_source(
+            SCHEDULE_TOPIC, level.number - 1, level.queue_offset, RELEASE_MESSAGES_MAX
+        )
+        if source is None:
+            return False
+        stored_max = self._clock.now_ms() - self._table.delay_ms(level.number)
+        found = releases.delayed(source, stored_max, TURN_BYTES_MAX, self._targets.current())
+        if found is None:
+            return False
+        count, end = found
+        self._changed = True
+        level.queue_offset += count
+        self._count(count, end)
+        return True
+
     def _deliver(self, record: Record) -> None:
         topic = find_property(record.properties, Property.REAL_TOPIC.encode())
         queue = find_property(record.properties, Property.REAL_QID.encode())
@@ -269,18 +300,7 @@ class DelayService:
             )
             return
         try:
-            appended = self._store.append(
-                topic.decode(),
-                int(queue),
-                record.body,
-                record.properties,
-                flag=record.flag,
-                sys_flag=record.sys_flag,
-                born_timestamp=record.born_timestamp,
-                born_host=record.born_host.encode(),
-                reconsume_times=record.reconsume_times,
-                prepared_transaction_offset=record.prepared_transaction_offset,
-            )
+            appended = store_again(self._store, record, topic.decode(), int(queue), record.properties)
         except StoreRefused as refused:
             if not refused.is_final:
                 raise
@@ -291,9 +311,14 @@ class DelayService:
                 reason=refused.reason,
             )
             return
-        self._delivered_end = appended.offset + appended.size
-        self.delivered += 1
-        self._delivered_since_version += 1
+        self._targets.learn(topic.decode())
+        self._count(1, appended.end)
+
+    def _count(self, count: int, end: int) -> None:
+        """Messages were delivered, and the log ends there."""
+        self._delivered_end = end
+        self.delivered += count
+        self._delivered_since_version += count
         if self._delivered_since_version >= VERSION_STEP:
             self._delivered_since_version = 0
             self._version = self._version.next(self._clock.now_ms())

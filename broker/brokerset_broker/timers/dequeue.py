@@ -12,11 +12,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from functools import partial
+from typing import Final, Protocol
 
 from brokerset_broker.timers.messages import TimedMessage
 from brokerset_broker.timers.progress import Progress
-from brokerset_formats.errors import FormatError
+from brokerset_broker.timers.timer_log import Stretch, chain_of
 from brokerset_formats.timer_files import NO_POSITION, TimerUnit
 
 PIECE_UNITS: Final = 1024
@@ -70,6 +71,13 @@ Outcome = Deliver | Roll | Drop
 
 UnitAt = Callable[[int], TimerUnit]
 """Reads the unit at a position; FormatError if there is none."""
+
+
+class Chain(Protocol):
+    """`TimerLog.chain`."""
+
+    def __call__(self, position: int, slot_ms: int, *, stop: int, begin: int, count_max: int) -> Stretch: ...
+
 
 MessageOf = Callable[[TimerUnit], TimedMessage | None]
 """Reads the record of a unit; `None` if it is gone or unusable."""
@@ -137,8 +145,8 @@ class SlotWalk:
     """
 
     __slots__ = (
-        "_begin_position", "_keys", "_message_of", "_noted", "_piece", "_piece_units", "_progress", "_rolls",
-        "_slot_ms", "_stop_position", "_unit_at", "held_max", "last_position",
+        "_begin_position", "_chain_at", "_keys", "_message_of", "_noted", "_piece_units", "_progress",
+        "_rolls", "_slot_ms", "_stop_position", "_unit_at", "held_max", "last_position", "piece",
     )  # fmt: skip
 
     def __init__(
@@ -152,8 +160,10 @@ class SlotWalk:
         earlier_rolls: EarlierRolls,
         stop_position: int = NO_POSITION,
         begin_position: int = 0,
+        chain: Chain | None = None,
     ) -> None:
-        """`begin_position` is where the log begins: units before it went with their records."""
+        """`begin_position` is where the log begins: units before it went with their records. `chain` reads
+        many units at once; without it they are read one by one."""
         self.last_position = last_position
         self.held_max = 0
         """The largest number of positions and keys that the walk held at a time."""
@@ -161,19 +171,22 @@ class SlotWalk:
         self._stop_position = stop_position
         self._begin_position = begin_position
         self._unit_at = unit_at
+        self._chain_at: Chain = partial(chain_of, unit_at) if chain is None else chain
         self._message_of = message_of
         self._progress = progress
         self._rolls = earlier_rolls
         self._keys: set[tuple[str, str]] = set()
         """Topics and keys of recalls: a message with the same key in another topic is another message."""
         self._noted = array("q")
-        self._piece = array("q")
+        self.piece = array("q")
+        """Positions of the units that come next, the last one first. Whoever has carried out some of them
+        otherwise takes them away from here."""
         self._piece_units = PIECE_UNITS
 
     @property
     def held(self) -> int:
         """Positions and keys that the walk holds now."""
-        return len(self._noted) + len(self._piece) + len(self._keys)
+        return len(self._noted) + len(self.piece) + len(self._keys)
 
     def outcomes(self) -> Iterator[Outcome]:
         """What to do with each message, oldest first; recalls themselves give nothing.
@@ -186,16 +199,15 @@ class SlotWalk:
         """The same, with `None` where much was inspected since, so that a caller may do something else."""
         yield from self._inspect()
         while self._noted:
-            start = self._noted.pop()
-            for count, (position, _) in enumerate(self._chain(start)):
-                if count == self._piece_units:
-                    break
-                self._piece.append(position)
-                if count % PAUSE_UNITS == PAUSE_UNITS - 1:
+            piece = array("q")
+            for found in self._stretches(self._noted.pop(), self._piece_units):
+                piece.extend(found.positions)
+                if len(found.positions) == PAUSE_UNITS:
                     yield None
+            self.piece = piece
             self._count()
-            while self._piece:
-                unit = self._unit_at(self._piece.pop())
+            while self.piece:
+                unit = self._unit_at(self.piece.pop())
                 if not unit.deletes or unit.rolls:
                     yield self._outcome(unit)
 
@@ -220,25 +232,50 @@ class SlotWalk:
 
     def _inspect(self) -> Iterator[None]:
         """Walk back once: the keys of recalls, and where pieces begin."""
-        for count, (position, unit) in enumerate(self._chain(self.last_position)):
-            if count % self._piece_units == 0:
-                self._noted.append(position)
+        count = 0
+        for found in self._stretches(self.last_position):
+            positions = found.positions
+            next_noted = -count % self._piece_units
+            while next_noted < len(positions):
+                self._noted.append(positions[next_noted])
                 if len(self._noted) > NOTED_MAX:
                     self._noted = self._noted[::2]
                     self._piece_units *= 2
                 self._count()
-            if count % PAUSE_UNITS == PAUSE_UNITS - 1:
+                next_noted += 1
+                next_noted += -(count + next_noted) % self._piece_units
+            count += len(positions)
+            if found.has_recalls:
+                for position in positions:
+                    self._note_recall(self._unit_at(position))
+            if len(positions) == PAUSE_UNITS:
                 yield None
-            self._note_recall(unit)
         self._count()
 
-    def _chain(self, position: int) -> Iterator[tuple[int, TimerUnit]]:
-        while position != self._stop_position and position >= self._begin_position:
-            unit = self._unit_at(position)
-            if unit.slot_ms != self._slot_ms or unit.previous_position >= position:
-                raise FormatError(f"the unit does not belong to the slot of {self._slot_ms}", position)
-            yield position, unit
-            position = unit.previous_position
+    def _stretches(self, position: int, units_max: int | None = None) -> Iterator[Stretch]:
+        """The chain from `position` back, at most so many units of it. FormatError at a damage."""
+        left = units_max
+        while position != self._stop_position and position >= self._begin_position and left != 0:
+            count_max = PAUSE_UNITS if left is None else min(PAUSE_UNITS, left)
+            found = self._chain_at(
+                position,
+                self._slot_ms,
+                stop=self._stop_position,
+                begin=self._begin_position,
+                count_max=count_max,
+            )
+            yield found
+            position = found.following
+            left = None if left is None else left - len(found.positions)
+
+    @property
+    def done_end(self) -> int | None:
+        """Messages below this number in the wheel's topic are done, and of others only their records and
+        units can say that they are not to be delivered; None if recalls have to be compared, too."""
+        if self._keys:
+            return None
+        progress = self._progress
+        return max((step.queue_offset for step in progress.steps if self._slot_ms < step.read_ms), default=0)
 
     def _outcome(self, unit: TimerUnit) -> Outcome:
         message = self._message_of(unit)

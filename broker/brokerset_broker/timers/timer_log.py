@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Final, NamedTuple
 
+from brokerset_formats import native
 from brokerset_formats.errors import FormatError
 from brokerset_formats.timer_files import (
     TIMER_UNIT_SIZE,
@@ -21,6 +23,22 @@ from brokerset_formats.timer_files import (
 
 FileAt = Callable[[int], Buffer | None]
 """Gives the whole file that begins at a position of the log, `None` if there is none."""
+
+
+_CORE: Final = native.core
+
+
+class Stretch(NamedTuple):
+    """A part of the chain of a slot."""
+
+    positions: list[int]
+    """Of its units, newest first."""
+
+    following: int
+    """Position of the unit before them in the slot."""
+
+    has_recalls: bool
+    """Whether one of them deletes a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +99,45 @@ class TimerLog:
             raise FormatError("a unit of the timer log follows one behind it", position)
         return unit
 
+    def file_at(self, position: int) -> tuple[Buffer, int] | None:
+        """The file that has a position of the log, and where it begins; None if there is none."""
+        inside = position % self.file_bytes
+        buffer = self._file_at(position - inside) if position >= self.begin else None
+        return None if buffer is None else (buffer, position - inside)
+
+    def chain(self, position: int, slot_ms: int, *, stop: int, begin: int, count_max: int) -> Stretch:
+        """The chain of a slot from `position` back: some units, at most `count_max`, none before `begin` and
+        none from `stop` on. FormatError if the first one is damaged, or of another slot."""
+        file = None if _CORE is None else self.file_at(position)
+        if _CORE is not None and file is not None:
+            found = _CORE.timer_chain(*file, position, stop, begin, slot_ms, count_max)
+            if found[0]:
+                return Stretch(*found)
+        return chain_of(self.unit, position, slot_ms, stop=stop, begin=begin, count_max=count_max)
+
+    def passed(self, position: int, end: int, read_ms: int, count_max: int) -> tuple[int, bool]:
+        """Go on from `position` over at most so many units that are in slots before `read_ms`: where that
+        ends, and whether nothing more is to be passed: another unit is there, a damaged one, or `end`."""
+        left = count_max
+        while left > 0:
+            file = None if _CORE is None else self.file_at(position)
+            if _CORE is not None and file is not None:
+                count = _CORE.timer_passed(*file, position, end, read_ms, left)
+                left -= count
+                position = self.place(position + count * TIMER_UNIT_SIZE).position
+            if position >= end:
+                return end, True
+            if left <= 0:
+                break
+            try:
+                if self.unit(position).slot_ms >= read_ms:
+                    return position, True
+            except FormatError:
+                return position, True
+            position = self.after(position)
+            left -= 1
+        return min(position, end), position >= end
+
     def units(self, start: int, end: int) -> Iterator[tuple[int, TimerUnit]]:
         """The units of [start, end) with their positions; FormatError at one that is damaged."""
         position = start
@@ -97,3 +154,24 @@ class TimerLog:
             except FormatError:
                 return position
             position = self.after(position)
+
+
+def chain_of(
+    unit_at: Callable[[int], TimerUnit], position: int, slot_ms: int, *, stop: int, begin: int, count_max: int
+) -> Stretch:
+    """`TimerLog.chain`, unit by unit."""
+    positions: list[int] = []
+    has_recalls = False
+    while len(positions) < count_max and position != stop and position >= begin:
+        try:
+            unit = unit_at(position)
+            if unit.slot_ms != slot_ms or unit.previous_position >= position:
+                raise FormatError(f"the unit does not belong to the slot of {slot_ms}", position)
+        except FormatError:
+            if positions:
+                break
+            raise
+        positions.append(position)
+        has_recalls = has_recalls or unit.deletes
+        position = unit.previous_position
+    return Stretch(positions, position, has_recalls)

@@ -22,8 +22,8 @@ the progress has not passed the half that they were made of: after a failover it
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from hashlib import sha256
@@ -70,6 +70,10 @@ class State(Enum):
     """Rolled back; the op record that says so is not in the log yet."""
     UNKNOWN = "unknown"
     """No half is known there."""
+
+
+PlainEnd = tuple[int, int, bool]
+"""Commit log offset and queue offset of a half, and whether its transaction is committed."""
 
 
 class TransactionKey(NamedTuple):
@@ -146,7 +150,7 @@ class Resolved:
         self._done: set[int] = set()
         self._ops: deque[tuple[int, int]] = deque()
         self._without_op: dict[int, None] = {}
-        self._recent: dict[TransactionKey, Ending] = {}
+        self._recent: OrderedDict[TransactionKey, Ending] = OrderedDict()
 
     # -- records of the log -------------------------------------------------------------------------------
 
@@ -280,6 +284,35 @@ class Resolved:
         transaction.ending = Ending.ROLLED_BACK
         self._without_op.update(dict.fromkeys(transaction.copies))
 
+    def plainly_open(self, ends: Sequence[PlainEnd]) -> int:
+        """How many of these ends, from the first one on, are of transactions that are open until then, and
+        have one copy, the named one."""
+        seen: set[int] = set()
+        for count, (offset, queue_offset, _) in enumerate(ends):
+            transaction = self._at.get(queue_offset)
+            if (
+                transaction is None
+                or transaction.ending is not None
+                or len(transaction.copies) != 1
+                or transaction.copies.get(queue_offset) != offset
+                or queue_offset in seen
+            ):
+                return count
+            seen.add(queue_offset)
+        return len(ends)
+
+    def ended(self, ends: Iterable[PlainEnd]) -> None:
+        """`final_stored` or `rolled_back` of transactions that were `plainly_open`; the log has their final
+        records."""
+        without_op = self._without_op
+        for _, queue_offset, commits in ends:
+            transaction = self._at[queue_offset]
+            without_op[queue_offset] = None
+            if commits:
+                transaction.ending, transaction.in_log = Ending.COMMITTED, True
+            else:
+                transaction.ending = Ending.ROLLED_BACK
+
     def given_up(self, queue_offset: int) -> None:
         """The half was put aside for an administrator, or is unusable; nothing is asked about it any more."""
         transaction = self._at.get(queue_offset)
@@ -337,7 +370,7 @@ class Resolved:
         for key in transaction.keys:
             del self._transactions[key]
             if len(self._recent) >= RECENT_MAX:
-                del self._recent[next(iter(self._recent))]
+                self._recent.popitem(last=False)  # of a plain dict that takes longer and longer
             self._recent[key] = transaction.ending or Ending.GIVEN_UP
 
     # -- what is known ------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
+from brokerset_broker.store.releases import ReleasedTimers
 from brokerset_broker.timers.dequeue import DropReason
 from brokerset_broker.timers.messages import NEVER_ENQUEUED_MS, TimedMessage
 from brokerset_formats.config import DataVersion
@@ -63,6 +64,16 @@ class TimerCounts:
         self.last_delay_ms = max(0, now_ms - message.out_ms)
         if enqueued_ms != NEVER_ENQUEUED_MS:
             self._changed[java_hash(message.topic)] = now_ms
+
+    def released(self, found: ReleasedTimers, now_ms: int) -> None:
+        """Messages with units were delivered, many at once: `done` and `delivered` of each."""
+        for topic_hash, count in found.hashes:
+            self._waiting[topic_hash] -= count
+        for topic, count in found.topics:
+            if topic in self.dequeued or len(self.dequeued) < TOPICS_MAX:
+                self.dequeued[topic] += count
+            self._changed[java_hash(topic)] = now_ms
+        self.last_delay_ms = max(0, now_ms - found.last_out_ms)
 
     def forget_waiting(self) -> None:
         """Count what waits from zero."""

@@ -24,6 +24,7 @@ from brokerset_broker.services.timers.recount import Recount
 from brokerset_broker.services.timers.work import NO_OFFSET, TimerReader, TimerWork
 from brokerset_broker.store.errors import StoreRefused
 from brokerset_broker.store.message_store import MessageStore
+from brokerset_broker.store.releases import Releases
 from brokerset_broker.timers.progress import Progress, TimerState
 from brokerset_broker.timers.put_decision import TIMER_QUEUE_ID
 from brokerset_broker.timers.recovery import Recovered, recover
@@ -38,7 +39,7 @@ from brokerset_spec.broker_settings import BrokerSettings
 
 log = structlog.get_logger(__name__)
 
-TURN_SECONDS: Final = 0.002
+TURN_SECONDS: Final = 0.001
 """Work in one turn of the loop; then others get their turn."""
 
 RETRY_SECONDS: Final = 1.0
@@ -94,8 +95,10 @@ class TimerService:
         clock: Clock,
         admission: Admission,
         is_subject: Callable[[str], bool],
+        releases: Releases | None = None,
     ) -> None:
-        """`is_subject` tells topics whose messages have an order, which timer messages have not."""
+        """`is_subject` tells topics whose messages have an order, which timer messages have not; `releases`
+        is the native way of deliveries, where there is one."""
         settings = live.current
         root = settings.store_path_root_dir
         self._store = store
@@ -103,6 +106,7 @@ class TimerService:
         self._clock = clock
         self._admission = admission
         self._is_subject = is_subject
+        self._releases = releases
         self._in_group = settings.enable_controller_mode or settings.enable_dledger_commit_log
         self.settings = timer_settings(settings)
         """As they are in force."""
@@ -216,6 +220,7 @@ class TimerService:
             clock=self._clock,
             counts=self.counts,
             is_subject=self._is_subject,
+            releases=self._releases,
         )
         self._has_files = True
         if self._truncated is not None:

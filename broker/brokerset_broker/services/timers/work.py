@@ -14,6 +14,7 @@ import structlog
 from brokerset_broker.services.timers.counts import TimerCounts
 from brokerset_broker.services.timers.files import TimerFiles
 from brokerset_broker.store.errors import StoreRefused
+from brokerset_broker.store.releases import ANY_QUEUE, Releases, Targets, store_again
 from brokerset_broker.store.results import Appended
 from brokerset_broker.tables.metadata.records import METADATA_TOPIC
 from brokerset_broker.timers import recovery
@@ -51,6 +52,10 @@ STEPS_AT_ONCE: Final = 16
 
 SLOTS_AT_ONCE: Final = 8_192
 """Slots searched for the next one in use before the clock is asked again: half a millisecond."""
+
+RELEASE_MESSAGES_MAX: Final = 128
+RELEASE_BYTES_MAX: Final = 262_144
+"""Messages, and bytes of them but for the last, that are delivered by one call: a third of a millisecond."""
 
 TAKE_BACK_UNITS: Final = 256
 """Units taken back before others get their turn."""
@@ -153,8 +158,10 @@ class TimerWork:
         clock: Clock,
         counts: TimerCounts,
         is_subject: Callable[[str], bool],
+        releases: Releases | None = None,
     ) -> None:
-        """`state` is what recovery found. `is_subject` tells topics whose messages have an order."""
+        """`state` is what recovery found. `is_subject` tells topics whose messages have an order. `releases`
+        is the native way, where there is one."""
         self.state = state
         self._store = store
         self._files = files
@@ -162,6 +169,8 @@ class TimerWork:
         self._clock = clock
         self._counts = counts
         self._is_subject = is_subject
+        self._releases = releases
+        self._targets = Targets(lambda topic: None if self._refusal(topic) else ANY_QUEUE)
         self._reader = TimerReader(store)
         self._rolls = EarlierRolls(0, 0)
         self._walk: SlotWalk | None = None
@@ -304,20 +313,10 @@ class TimerWork:
         files, read_ms, end = self._files, self.state.progress.read_ms, self.state.log_position
         self._oldest_read_ms = read_ms
         position = max(self.oldest, files.log.begin)
-        for _ in range(OLDEST_AT_ONCE):
-            if position >= end:
-                break
-            try:
-                if files.log.unit(position).slot_ms >= read_ms:
-                    break
-            except FormatError:
-                break
-            position = min(files.log.after(position), end)
-        else:
-            self.oldest = position
-            return position < end
-        self.oldest = position
-        return False
+        self.oldest, is_found = position, position >= end
+        if not is_found:
+            self.oldest, is_found = files.log.passed(position, end, read_ms, OLDEST_AT_ONCE)
+        return not is_found
 
     # -- taking -------------------------------------------------------------------------------------------
 
@@ -420,6 +419,7 @@ class TimerWork:
             earlier_rolls=self._rolls,
             stop_position=stop,
             begin_position=self._files.log.begin,
+            chain=self._files.log.chain,
         )
         self._steps = self._walk.steps()
         self._pending = None
@@ -428,6 +428,8 @@ class TimerWork:
     def _go_on(self) -> bool:
         assert self._walk is not None
         if self._pending is None:
+            if self._release(self._walk):
+                return True
             try:
                 self._pending = next(self._steps)
             except StopIteration:
@@ -444,6 +446,39 @@ class TimerWork:
         self._counts.done(outcome.unit)
         if outcome.message is not None:
             self.state = self.state.delivered(outcome.message.queue_offset, self._settings)
+        self.changes += 1
+        return True
+
+    def _release(self, walk: SlotWalk) -> bool:
+        """Deliver the messages that come next by one call, if they are plain; whether any was delivered."""
+        releases, done_end = self._releases, walk.done_end
+        if releases is None or done_end is None or not walk.piece:
+            return False
+        timer_log = self._files.log
+        positions = walk.piece[: -RELEASE_MESSAGES_MAX - 1 : -1]
+        file = timer_log.file_at(positions[0])
+        if file is None:
+            return False
+        try:
+            first_offset = timer_log.unit(positions[0]).offset
+        except FormatError:
+            return False
+        now_ms = self._clock.now_ms()
+        found = releases.timers(
+            positions.tolist(),
+            first_offset,
+            file,
+            slot_ms=self._reading_ms,
+            done_end=done_end,
+            now_ms=now_ms,
+            bytes_max=RELEASE_BYTES_MAX,
+            targets=self._targets.current(),
+        )
+        if found is None:
+            return False
+        del walk.piece[-found.messages :]
+        self._counts.released(found, now_ms)
+        self.state = self.state.delivered(found.newest, self._settings)
         self.changes += 1
         return True
 
@@ -490,25 +525,24 @@ class TimerWork:
             self._deliver(record, message, enqueued_ms)
 
     def _deliver(self, record: Record, message: TimedMessage, enqueued_ms: int) -> None:
-        if is_send_forbidden(message.topic) or message.topic == METADATA_TOPIC:
-            # Only a Java broker stores that: it lets clients send to the wheel's topic.
-            log.error(
-                "a timer message for a topic that only brokers write is dropped",
-                topic=message.topic,
-                offset=record.offset,
-            )
-            return
-        if self._is_subject(message.topic):
-            log.error(
-                "a timer message of a deleted topic is dropped: an ordered subject has its name now",
-                topic=message.topic,
-                offset=record.offset,
-            )
+        refusal = self._refusal(message.topic)
+        if refusal is not None:
+            log.error(refusal, topic=message.topic, offset=record.offset)
             return
         now_ms = self._clock.now_ms()
         properties = delivered_properties(record.properties, enqueued_ms=enqueued_ms, now_ms=now_ms)
         if self._append(message.topic, message.queue_id, record, properties):
             self._counts.delivered(message, now_ms, enqueued_ms)
+            self._targets.learn(message.topic)
+
+    def _refusal(self, topic: str) -> str | None:
+        """Why messages for a topic are dropped; None if they are delivered."""
+        if is_send_forbidden(topic) or topic == METADATA_TOPIC:
+            # Only a Java broker stores that: it lets clients send to the wheel's topic.
+            return "a timer message for a topic that only brokers write is dropped"
+        if self._is_subject(topic):
+            return "a timer message of a deleted topic is dropped: an ordered subject has its name now"
+        return None
 
     def _roll(self, record: Record, message: TimedMessage, enqueued_ms: int) -> None:
         now_ms = self._clock.now_ms()
@@ -517,18 +551,7 @@ class TimerWork:
 
     def _append(self, topic: str, queue_id: int, record: Record, properties: bytes) -> bool:
         try:
-            self._store.append(
-                topic,
-                queue_id,
-                record.body,
-                properties,
-                flag=record.flag,
-                sys_flag=record.sys_flag,
-                born_timestamp=record.born_timestamp,
-                born_host=record.born_host.encode(),
-                reconsume_times=record.reconsume_times,
-                prepared_transaction_offset=record.prepared_transaction_offset,
-            )
+            store_again(self._store, record, topic, queue_id, properties)
         except StoreRefused as refused:
             if not refused.is_final:
                 raise
