@@ -121,6 +121,7 @@ CLASSES: Final[Mapping[int, RequestClass]] = _table(
             RequestCode.GET_ALL_DELAY_OFFSET,
             RequestCode.GET_TIMER_CHECK_POINT,
             RequestCode.GET_TIMER_METRICS,
+            RequestCode.QUERY_ASSIGNMENT,
             RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
             RequestCode.CLEAN_UNUSED_TOPIC,
             RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
