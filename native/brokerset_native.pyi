@@ -171,3 +171,76 @@ def derived(raw: bytes, /) -> tuple[int, bytes | None, bytes | None] | None:
 
 def find_property(raw: bytes, name: bytes, /) -> bytes | None:
     """`properties.find_property`."""
+
+class Releases:
+    """Stores messages again that waited; described where it is called, `brokerset_broker.store.releases`."""
+
+    def __init__(self, log: LogCursor, config: Mapping[str, Any]) -> None: ...
+    def configure(self, config: Mapping[str, Any]) -> None:
+        """Go by other settings."""
+
+    def release_delayed(
+        self,
+        units: memoryview,
+        begin: int,
+        count: int,
+        log: tuple[memoryview, int, int],
+        stored_max: int,
+        now: int,
+        bytes_max: int,
+        tables: tuple[IndexCursor | None, dict[str, int], Mapping[tuple[str, int], QueueCursor]],
+    ) -> tuple[int, int, list[QueueCursor] | None] | None:
+        """How many were stored, the end of the log, queues with arrivals; None if the first is declined.
+
+        Raises OSError if the log does not take them; then nothing has been done."""
+
+    def release_timers(
+        self,
+        positions: list[int],
+        units: memoryview,
+        units_start: int,
+        slot_ms: int,
+        done_end: int,
+        delivered_ms: int,
+        log: tuple[memoryview, int, int],
+        now: int,
+        bytes_max: int,
+        tables: tuple[IndexCursor | None, dict[str, int], Mapping[tuple[str, int], QueueCursor]],
+    ) -> (
+        tuple[int, int, list[QueueCursor] | None, int, int, list[tuple[int, int]], list[tuple[str, int]]]
+        | None
+    ):
+        """The same, and the largest number in the wheel's topic, `TIMER_OUT_MS` of the last, how many for
+        each hash of a topic, and for each topic."""
+
+    def read_ends(self, data: bytes, count_max: int) -> list[tuple[int, int, bool]]:
+        """The ends at the beginning of `data`: offset and number of the half, and whether it commits."""
+
+    def serve_ends(
+        self,
+        count: int,
+        log: tuple[memoryview, int, int],
+        now: int,
+        tables: tuple[IndexCursor | None, dict[str, int], Mapping[tuple[str, int], QueueCursor]],
+    ) -> (
+        tuple[
+            int,
+            int,
+            int,
+            list[QueueCursor] | None,
+            list[tuple[str, int]],
+            tuple[bytes, int],
+            tuple[bytes, int],
+        ]
+        | None
+    ):
+        """Ends served, bytes of their frames, the end of the log, queues with arrivals, topic and time of
+        birth of each half, answers to commits and to rollbacks."""
+
+def timer_chain(
+    file: memoryview, start: int, position: int, stop: int, begin: int, slot_ms: int, count_max: int
+) -> tuple[list[int], int, bool]:
+    """A part of the chain of a slot: positions, the one before them, and whether one deletes a message."""
+
+def timer_passed(file: memoryview, start: int, position: int, end: int, read_ms: int, count_max: int) -> int:
+    """How many units in a row from `position` on are in slots before `read_ms`."""
