@@ -40,7 +40,9 @@ MUTANTS: Final = {
         "resolved", "TransactionKey(origin_of(half), ", "TransactionKey(half.queue_offset, "
     ),
     "ops are passed too early": Mutant("resolved", "self._ops[0][1] < self", "self._ops[0][0] < self"),
-    "what is decided counts as resolved": Mutant("resolved", "else State.DECIDED", "else State.RESOLVED"),
+    "the progress passes a half without its op record": Mutant(
+        "resolved", "min(half_progress, *self._without_op) if", "half_progress if"
+    ),
     "halves with a common key are one": Mutant(
         "resolved", "TransactionKey(origin_of(half), ", "TransactionKey(0, "
     ),

@@ -159,8 +159,6 @@ class _Pass:
                 if not (yield from self._visit()):
                     return
             else:
-                if state is State.DECIDED:
-                    self._leave(self.position)
                 self.position += 1
                 cost += 1
             if cost >= self.limits.step_halves_max:
@@ -190,8 +188,6 @@ class _Pass:
         state = self.resolved.state_at(self.position)  # an answer may have come while it was read
         if state is State.OPEN:
             yield from self._check(half)
-        elif state is State.DECIDED:
-            self._leave(self.position)
         self.position += 1
         return True
 
@@ -201,8 +197,6 @@ class _Pass:
         for queue_offset in self.resolved.tracked_below(following):
             if queue_offset >= self.position:
                 self.resolved.given_up(queue_offset)
-                if self.resolved.state_at(queue_offset) is State.DECIDED:
-                    self._leave(queue_offset)
         self.position = following
 
     def _check(self, half: Record) -> Generator[Step, Answer, None]:

@@ -64,10 +64,9 @@ class State(Enum):
 
     OPEN = "open"
     RESOLVED = "resolved"
+    """Ended, whether its op record is in the log yet or not: `advance` sees to that."""
     SUPERSEDED = "superseded"
     """A newer copy stands for it."""
-    DECIDED = "decided"
-    """Rolled back; the op record that says so is not in the log yet."""
     UNKNOWN = "unknown"
     """No half is known there."""
 
@@ -457,4 +456,4 @@ class Resolved:
             return State.RESOLVED
         if max(transaction.copies) > queue_offset:
             return State.SUPERSEDED
-        return State.OPEN if transaction.ending is None else State.DECIDED
+        return State.OPEN if transaction.ending is None else State.RESOLVED

@@ -74,8 +74,8 @@ def test_ends_of_one_turn_are_named_together_in_their_order() -> None:
     assert [master.state_at(number) for number in range(4)] == [
         State.RESOLVED,
         State.OPEN,
-        State.DECIDED,
-        State.DECIDED,
+        State.RESOLVED,
+        State.RESOLVED,
     ]
     master.op_stored(0, (2, 0, 3))
     assert master.ops_to_write() == ()
