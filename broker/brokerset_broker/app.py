@@ -442,8 +442,7 @@ class Broker:
         self.live = LiveSettings(settings)
         self.store = self._empty_store()
         self.admission = Admission(settings.broker_ip1, settings.broker_permission)
-        if native.core is not None and not settings.enable_dledger_commit_log:
-            self.releases = Releases(native.core, self.store)
+        self.releases = self._make_releases()
         self.levels = DelayLevels.parse(settings.message_delay_level)
         self.topics = TopicManager(self.live, clock)
         self.groups = GroupManager(self.live, clock)
@@ -689,6 +688,12 @@ class Broker:
         )  # fmt: skip
         lane.is_open = part.serves_writes
         return lane
+
+    def _make_releases(self) -> Releases | None:
+        """The native way of messages that have waited, where there is one."""
+        if native.core is None or self.settings.enable_dledger_commit_log:
+            return None
+        return Releases(native.core, self.store)
 
     def _make_end_lane(self) -> EndLane | None:
         """The native way of ends of transactions, where there is one."""

@@ -129,7 +129,7 @@ def _ops_late_and_finals_not_read() -> list[Patch]:
             self._turn = asyncio.get_running_loop().call_later(0.3, self.write_ops)
 
     return [
-        (TransactionLog, "_write_ops_soon", later),
+        (TransactionLog, "write_ops_soon", later),
         (TransactionLoading, "_finals", lambda self, start: iter(())),
     ]
 

@@ -98,6 +98,9 @@ class ModelBroker(Broker):
 
     # -- what the production broker asks of its part ------------------------------------------------------
 
+    def _make_releases(self) -> None:
+        """None: the model of a store has no files for the native core."""
+
     def table(self) -> list[Any]:
         """Facts for administrators."""
         return []
