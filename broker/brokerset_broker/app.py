@@ -451,7 +451,9 @@ class Broker:
             admission=self.admission,
             is_subject=self.ordered.is_subject,
         )
-        self.reset_notices = ResetNotices(live=self.live, offsets=self.offsets, consumers=self.consumers)
+        self.reset_notices = ResetNotices(
+            live=self.live, offsets=self.offsets, consumers=self.consumers, wake=self.parked_pulls.wake_queue
+        )
         self.transaction_log = TransactionLog(
             live=self.live, store=self.store, clock=clock, counts=TransactionCounts(clock.now_ms)
         )

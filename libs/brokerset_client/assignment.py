@@ -116,15 +116,19 @@ class Assignment:
         self._leave_soon(assigned.queue, self._move(assigned, queue_offset))
 
     async def save(self, *, surely: bool = False) -> None:
-        """Store the offsets that changed. With `surely` all of them, as those that were sent may be lost;
-        raises `ClientError` if one could not be stored."""
+        """Store the offsets that changed. With `surely` all of them, as those that were sent may be lost, for
+        `commit_timeout`; raises `ClientError` if one could not be stored."""
         changed = {}
         for queue, assigned in self.queues.items():
             queue_offset = assigned.window.commit_offset
             if assigned.was_pulled and (surely or assigned.committed != queue_offset):
                 assigned.committed = changed[queue] = queue_offset
         if changed:
-            await self._positions.save(changed, surely=surely)
+            await self._positions.save(changed, surely=surely, seconds=self._seconds(surely))
+
+    def _seconds(self, surely: bool) -> float:
+        """How long to try to store an offset."""
+        return self._settings.commit_timeout if surely else 0.0
 
     async def close(self) -> None:
         """Store all offsets, give all locks back, have no queue any more."""
@@ -239,7 +243,9 @@ class Assignment:
         try:
             if assigned.was_pulled and assigned.active:
                 await self._positions.save(
-                    {assigned.queue: assigned.window.commit_offset}, surely=self.needs_locks
+                    {assigned.queue: assigned.window.commit_offset},
+                    surely=self.needs_locks,
+                    seconds=self._seconds(self.needs_locks),
                 )
         except (ClientError, OSError) as error:
             log.warning(
@@ -253,8 +259,12 @@ class Assignment:
             await self._unlock([assigned.queue])
 
     async def _move(self, assigned: AssignedQueue, queue_offset: int) -> None:
+        # Nothing is consumed from there before a master knows of it: with its death the group would move
+        # again, and get what it has got.
         try:
-            await self._positions.save({assigned.queue: queue_offset}, surely=True)
+            await self._positions.save(
+                {assigned.queue: queue_offset}, surely=True, seconds=self._seconds(True)
+            )
         except (ClientError, OSError) as error:
             log.warning("queue offset is not stored", queue=str(assigned.queue), reason=str(error))
             await asyncio.sleep(MOVE_PAUSE_SECONDS)

@@ -8,16 +8,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
+
+import structlog
 
 from brokerset_client import calls
-from brokerset_client.errors import BrokerUnreachable, ClientError
+from brokerset_client.errors import BrokerUnreachable, ClientClosed, ClientError, RequestRefused
 from brokerset_client.instance import ClientInstance
+from brokerset_client.retry import COMMIT_AGAIN_CODES, Backoff
 from brokerset_formats import names
 from brokerset_protocol.bodies.heartbeat import ConsumeFromWhere
 from brokerset_protocol.bodies.queues import MessageQueue, ResetOffsetBody
 from brokerset_protocol.errors import Rejected
 from brokerset_runtime.files import write_atomically
+
+log = structlog.get_logger(__name__)
+
+COMMIT_TROUBLE: Final = Backoff(first_ms=50, factor=1.6, max_ms=1000)
+"""Waits before an offset is sent again that could not be stored. An election takes a second or two."""
 
 DEFAULT_FOLDER = Path.home() / ".rocketmq_offsets"
 """Where Java clients keep the offsets of broadcasting groups."""
@@ -33,9 +41,14 @@ class Positions(Protocol):
         """
         ...
 
-    async def save(self, offsets: Mapping[MessageQueue, int], *, surely: bool = False) -> None:
+    async def save(
+        self, offsets: Mapping[MessageQueue, int], *, surely: bool = False, seconds: float = 0.0
+    ) -> None:
         """Store offsets. `surely` waits for the answer and raises `ClientError`; else a loss is made good
-        later."""
+        later.
+
+        `seconds`: how long it is tried again, because a master may have died and the next one be elected.
+        """
         ...
 
 
@@ -51,12 +64,33 @@ class BrokerPositions:
         address = await reader_address(self._instance, queue)
         return await calls.committed_offset(self._instance, address, self._group, queue, strict=strict)
 
-    async def save(self, offsets: Mapping[MessageQueue, int], *, surely: bool = False) -> None:
+    async def save(
+        self, offsets: Mapping[MessageQueue, int], *, surely: bool = False, seconds: float = 0.0
+    ) -> None:
         """UPDATE_CONSUMER_OFFSET for each queue, one-way unless `surely`."""
-        stored = await asyncio.gather(*(self._store(*item, surely=surely) for item in offsets.items()))
+        deadline = asyncio.get_running_loop().time() + seconds
+        stored = await asyncio.gather(
+            *(self._store_until(deadline, *item, surely=surely) for item in offsets.items())
+        )
         problems = [problem for problem in stored if problem is not None]
         if problems and surely:
             raise problems[0]
+
+    async def _store_until(
+        self, deadline: float, queue: MessageQueue, queue_offset: int, *, surely: bool
+    ) -> ClientError | None:
+        failures = 0
+        while (problem := await self._store(queue, queue_offset, surely=surely)) is not None:
+            failures += 1
+            pause = COMMIT_TROUBLE.delay_ms(failures) / 1000
+            if not may_pass(problem) or asyncio.get_running_loop().time() + pause > deadline:
+                return problem
+            await asyncio.sleep(pause)
+            try:
+                await self._instance.route(queue.topic, fresh=True)
+            except ClientError as error:
+                log.debug("no newer route to store an offset by", queue=str(queue), reason=str(error))
+        return None
 
     async def _store(self, queue: MessageQueue, queue_offset: int, *, surely: bool) -> ClientError | None:
         try:
@@ -86,7 +120,9 @@ class LocalPositions:
             self._offsets = await asyncio.to_thread(self._read)
         return self._offsets.get(queue)
 
-    async def save(self, offsets: Mapping[MessageQueue, int], *, surely: bool = False) -> None:
+    async def save(
+        self, offsets: Mapping[MessageQueue, int], *, surely: bool = False, seconds: float = 0.0
+    ) -> None:
         """Write all offsets that are known, atomically."""
         if self._offsets is None:
             self._offsets = await asyncio.to_thread(self._read)
@@ -104,6 +140,13 @@ class LocalPositions:
             except (FileNotFoundError, Rejected):
                 continue
         return {}
+
+
+def may_pass(problem: ClientError) -> bool:
+    """Whether a commit that failed like this may succeed a moment later, here or at the next master."""
+    if isinstance(problem, RequestRefused):
+        return problem.code in COMMIT_AGAIN_CODES
+    return not isinstance(problem, ClientClosed)
 
 
 async def first_offset(

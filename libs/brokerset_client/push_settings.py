@@ -81,6 +81,11 @@ class PushSettings:
     close_timeout: float = 30.0
     """Seconds that `close` waits for running listeners."""
 
+    commit_timeout: float = 10.0
+    """Seconds that an offset which has to be stored is sent again while no master takes it: at `close`, when
+    an orderly consumer gives a queue away, and when a queue goes on at another offset. Elections take a
+    second or two."""
+
     commit_seconds: float = 5.0
     """How often offsets are stored."""
 

@@ -43,6 +43,18 @@ STALE_ROUTE_CODES: Final = frozenset(
 )
 """Answers that may mean that mastership moved: the route is read again before the next attempt."""
 
+COMMIT_AGAIN_CODES: Final = frozenset(
+    {
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.GO_AWAY,
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    }
+)
+"""Answers to a commit of an offset after which the same, or the next master, may store it."""
+
 FIRST_DELAY_LEVEL = 3
 """Delay level of the first redelivery: 10 s with the default levels; each further one is one level higher."""
 

@@ -41,7 +41,7 @@ RESETS = (
         name="notices-forgotten-at-failover",
         breaks="A reset that waited at the old master is never sent by the new one.",
         path="broker/brokerset_broker/services/reset_notices.py",
-        old="        self.reset({key: dict(queues) for key, queues in self._offsets.resets.items()})\n",
+        old="        self.reset(waiting)\n",
         new="",
         caught_by="tests/unit/broker/services/test_reset_notices.py::test_a_new_master_sends_what_waited_at_the_old_one",
     ),

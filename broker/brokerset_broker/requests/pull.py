@@ -272,7 +272,8 @@ class PullProcessor:
             if pull.wanted_only is not None:
                 pull.waiting = parked
             park_ms = suspend_ms if self._park_ms is None else self._park_ms
-            if result.status not in _NOT_YET:
+            if result.status not in _NOT_YET or self._offsets.has_reset(group, topic, queue_id):
+                # What is not told here is soon told by the master.
                 park_ms = min(park_ms, SLAVE_PARK_MS)
             if self._parked_pulls.park(parked, park_ms):
                 return DEFERRED

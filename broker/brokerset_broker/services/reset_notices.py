@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import structlog
@@ -47,7 +47,16 @@ class ResetNotices:
 
     name: Final = "reset notices"
 
-    def __init__(self, *, live: LiveSettings, offsets: OffsetManager, consumers: ConsumerTable) -> None:
+    def __init__(
+        self,
+        *,
+        live: LiveSettings,
+        offsets: OffsetManager,
+        consumers: ConsumerTable,
+        wake: Callable[[str, int], None] = lambda _topic, _queue_id: None,
+    ) -> None:
+        """`wake` has the parked pulls of a queue run again."""
+        self._wake_pulls = wake
         self._live = live
         self._offsets = offsets
         self._consumers = consumers
@@ -58,9 +67,16 @@ class ResetNotices:
         """Notices sent since start, one for each member and reset."""
 
     def start(self) -> None:
-        """Work from now on; also for resets from before that nobody has taken."""
+        """Work from now on; also for resets from before that nobody has taken.
+
+        Pulls may have been parked here while this broker followed, and pulls of followers are told nothing.
+        """
         self._running = True
-        self.reset({key: dict(queues) for key, queues in self._offsets.resets.items()})
+        waiting = {key: dict(queues) for key, queues in self._offsets.resets.items()}
+        for key, queues in waiting.items():
+            for queue_id in queues:
+                self._wake_pulls(key.partition("@")[0], queue_id)
+        self.reset(waiting)
 
     async def drain(self) -> None:
         """Nothing is half done between two turns of the loop."""

@@ -227,7 +227,8 @@ class OffsetManager:
         """The reset that waits for this pull, once.
 
         `pulled_from` is where a pull that can be answered with the reset begins; whoever sends its consumer
-        nothing leaves it out.
+        nothing leaves it out. Who follows a master takes none, and says nothing of it: what it knows is late,
+        and a consumer that has moved long ago would move a second time when the master dies.
         """
         if not self._resets:
             if self._reset_fences.by_key and pulled_from is not None:
@@ -239,7 +240,9 @@ class OffsetManager:
             if self._reset_fences.by_key and pulled_from is not None:
                 self._reset_fences.pulled(key, queue_id, pulled_from)
             return None
-        if self.frozen or self.is_held(group, topic):
+        if self.frozen:
+            return None
+        if self.is_held(group, topic):
             # Told, but not taken: what a record on its way sets must not be taken together with it.
             return table.get(queue_id)
         offset = table.pop(queue_id)

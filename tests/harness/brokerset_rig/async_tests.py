@@ -1,7 +1,7 @@
 """A plugin for pytest: a test that is a coroutine runs on a loop of its own.
 
 * The loop is asyncio's; a fixture `loop_factory` gives another one, and `pytest.mark.virtual` one whose clock jumps.
-* On a real loop the test has `SECONDS_MAX`.
+* On a real loop the test has `SECONDS_MAX`, or nearly all of what its own `pytest.mark.timeout` allows if that is more.
 * A fixture that returns an async context manager is entered on that loop, and the test gets what it yields.
 * What was given to `at_end` is called when the test has ended, on that loop: uvloop's does not close while a process that
   it started runs.
@@ -20,6 +20,9 @@ import pytest
 from brokerset_sim.loop import VirtualLoop
 
 SECONDS_MAX: Final = 30.0
+
+OWN_LIMIT_PART: Final = 0.9
+"""Of a test's own time limit: it ends with a trace of what it waited for, before the limit ends it from outside."""
 
 _ends: list[Callable[[], object]] = []
 
@@ -44,8 +47,16 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     factory: Any = VirtualLoop if virtual else fixtures.get("loop_factory", asyncio.new_event_loop)
     wanted = {name: fixtures[name] for name in inspect.signature(pyfuncitem.obj).parameters}
     with asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(_whole(pyfuncitem.obj, wanted, None if virtual else SECONDS_MAX))
+        runner.run(_whole(pyfuncitem.obj, wanted, None if virtual else _seconds(pyfuncitem)))
     return True
+
+
+def _seconds(test: pytest.Function) -> float:
+    """What the test has: those that start many processes say themselves how long that may take."""
+    own = test.get_closest_marker("timeout")
+    return (
+        max(SECONDS_MAX, OWN_LIMIT_PART * float(own.args[0])) if own is not None and own.args else SECONDS_MAX
+    )
 
 
 async def _whole(test: Any, fixtures: dict[str, Any], seconds: float | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,10 @@ class Recorder:
     async def __call__(self, message: MessageView) -> Verdict:
         self.got.append(message)
         return self.verdicts.pop(0) if self.verdicts else ConsumeStatus.SUCCESS
+
+    def has(self, count: int) -> bool:
+        """Whether it got so many messages."""
+        return len(self.got) == count
 
     @property
     def bodies(self) -> list[bytes]:
@@ -1097,3 +1102,73 @@ async def test_a_queue_whose_offset_cannot_be_stored_is_let_go_nevertheless(clus
 
         member.unsubscribe("t")
         await until(lambda: bool(broker.seen(RequestCode.UNLOCK_BATCH_MQ)))
+
+
+async def test_offsets_are_stored_at_close_by_the_master_that_is_elected_meanwhile(
+    cluster: FakeCluster,
+) -> None:
+    """The old master is dead, its slave refuses until it is elected: the group gets no message again."""
+    old = await one_broker(cluster, queues=1, messages=10)
+    new = await cluster.add_broker(broker_id=1)
+    listener = Recorder()
+    settings = PushSettings(commit_seconds=60.0, rebalance_seconds=0.5)
+    member = consumer(cluster, listener, settings=settings)
+    await member.start()
+    await until(lambda: len(listener.got) == 10)
+
+    await old.stop()
+    cluster.hidden.add(("a", 0))
+    new.script(
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        *[refuse(ResponseCode.SERVICE_NOT_AVAILABLE, "no master is known")] * 3,
+    )
+    await member.close()
+
+    assert new.offsets["g", "t", 0] == 10
+    assert len(new.seen(RequestCode.UPDATE_CONSUMER_OFFSET)) >= 4
+
+
+async def test_close_gives_up_offsets_that_no_broker_can_store(cluster: FakeCluster) -> None:
+    """After `commit_timeout`, or at once when no later answer can be another one."""
+    broker = await one_broker(cluster, queues=1, messages=3)
+    settings = PushSettings(commit_seconds=60.0, commit_timeout=0.2)
+    loop = asyncio.get_running_loop()
+    for code, tries in ((ResponseCode.SYSTEM_BUSY, 2), (ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, 1)):
+        listener = Recorder()
+        member = consumer(cluster, listener, settings=settings)
+        await member.start()
+        await until(partial(listener.has, 3))
+        broker.offsets.clear()
+        broker.requests.clear()
+        broker.script(RequestCode.UPDATE_CONSUMER_OFFSET, *[refuse(code)] * 20)
+
+        began = loop.time()
+        await member.close()
+
+        asked = [c for c in broker.seen(RequestCode.UPDATE_CONSUMER_OFFSET) if c.ext["topic"] == "t"]
+        assert len(asked) >= tries
+        assert tries > 1 or len(asked) == 1
+        assert loop.time() - began < 5
+        assert ("g", "t", 0) not in broker.offsets
+        broker.scripts.clear()
+
+
+async def test_nothing_is_consumed_from_a_new_offset_before_it_is_stored(cluster: FakeCluster) -> None:
+    """A reset that the master has told and not yet stored as taken comes again after its death."""
+    broker = await one_broker(cluster, queues=1, messages=4)
+    listener = Recorder()
+    async with consumer(cluster, listener) as member:
+        await until(lambda: len(listener.got) == 4)
+        await until(lambda: broker.offsets.get(("g", "t", 0)) == 4)
+        broker.requests.clear()
+        broker.script(
+            RequestCode.UPDATE_CONSUMER_OFFSET,
+            *[refuse(ResponseCode.SERVICE_NOT_AVAILABLE, "no master is known")] * 5,
+        )
+
+        member.reset_offsets("t", {MessageQueue("t", "a", 0): 1})
+        await until(lambda: len(listener.got) == 7)
+
+    codes = [command.code for command in broker.requests if command.ext.get("topic") == "t"]
+    first_pull = codes.index(PULL)
+    assert codes[:first_pull].count(RequestCode.UPDATE_CONSUMER_OFFSET) == 6

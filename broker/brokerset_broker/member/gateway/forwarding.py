@@ -125,7 +125,8 @@ class Forwarder:
         self.in_flight += 1
         self.bytes += size
         self.counters.forwarded += 1
-        task = asyncio.get_running_loop().create_task(self._forward(connection, command, arrived))
+        known = self.target is not None
+        task = asyncio.get_running_loop().create_task(self._forward(connection, command, arrived, known))
         self._tasks[task] = None
         task.add_done_callback(partial(self._done, size))
         return DEFERRED
@@ -142,12 +143,12 @@ class Forwarder:
         self.in_flight -= 1
         self.bytes -= size
 
-    async def _forward(self, connection: Connection, command: Command, arrived: float) -> None:
+    async def _forward(self, connection: Connection, command: Command, arrived: float, known: bool) -> None:
         reply: Command | None = command.reply(
             ResponseCode.SERVICE_NOT_AVAILABLE, "given up: the broker shuts down"
         )
         try:
-            reply = await self._reply_to(connection.peer, command, arrived)
+            reply = await self._reply_to(connection.peer, command, arrived, known)
         except _MasterHere:
             reply = None
             connection.serve_deferred([command])
@@ -158,13 +159,15 @@ class Forwarder:
             if reply is not None:
                 connection.finish(command, reply)
 
-    async def _reply_to(self, peer: tuple[str, int], command: Command, arrived: float) -> Command:
-        """What the client is told."""
+    async def _reply_to(
+        self, peer: tuple[str, int], command: Command, arrived: float, known: bool
+    ) -> Command:
+        """What the client is told. `known`: there was a master to pass it on to when the request came."""
         try:
             if command.is_oneway:
-                await self._tell(peer, command)
+                await self._tell(peer, command, known)
                 return command.reply()
-            return _for_client(await self._ask(peer, command, arrived), command)
+            return _for_client(await self._ask(peer, command, arrived, known), command)
         except _NotCarriedOut as error:
             self.counters.failed += 1
             if error.reply is not None:
@@ -173,28 +176,31 @@ class Forwarder:
         except Rejected as rejected:
             return command.reply(rejected.code, rejected.remark)
 
-    async def _tell(self, peer: tuple[str, int], command: Command) -> None:
+    async def _tell(self, peer: tuple[str, int], command: Command, known: bool) -> None:
         target = self.target
         if target is None:
+            if known:
+                raise _MasterHere
             raise _NotCarriedOut("no master is known")
         try:
             await self._asker.tell(target, _with_origin(peer, command), self._seconds_max)
         except ConnectionClosed as error:
             raise _NotCarriedOut(str(error)) from error
 
-    async def _ask(self, peer: tuple[str, int], command: Command, arrived: float) -> Command:
+    async def _ask(self, peer: tuple[str, int], command: Command, arrived: float, known: bool) -> Command:
         loop = asyncio.get_running_loop()
         deadline = arrived + self._retry_seconds
         pause = RETRY_PAUSE_SECONDS
         while True:
-            asked = self.target
+            known = known or self.target is not None
             try:
                 return await self._ask_once(peer, command)
             except _NotCarriedOut:
+                if known and self.target is None:
+                    # It may be this broker, by now or soon. If not, its handlers know what to answer.
+                    raise _MasterHere from None
                 if loop.time() + pause > deadline:
                     raise
-            if asked is not None and self.target is None:
-                raise _MasterHere  # it may be this broker; if not, its table of handlers knows what to answer
             await asyncio.sleep(pause)
             pause = min(2 * pause, RETRY_PAUSE_SECONDS_MAX)
             self.counters.repeated += 1

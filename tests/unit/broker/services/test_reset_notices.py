@@ -57,7 +57,13 @@ class World:
         self.broker_name = live.current.broker_name
         self.offsets = OffsetManager(live, clock)
         self.consumers = ConsumerTable(clock)
-        self.service = ResetNotices(live=live, offsets=self.offsets, consumers=self.consumers)
+        self.woken: list[tuple[str, int]] = []
+        self.service = ResetNotices(
+            live=live,
+            offsets=self.offsets,
+            consumers=self.consumers,
+            wake=lambda topic, queue_id: self.woken.append((topic, queue_id)),
+        )
 
     def member(
         self,
@@ -149,6 +155,15 @@ async def test_a_new_master_sends_what_waited_at_the_old_one(world: World) -> No
     await asyncio.wait_for(line.arrived.wait(), 5)
 
     assert len(line.got) == 1
+
+
+async def test_a_new_master_has_parked_pulls_run_again(world: World) -> None:
+    """Those that came while it followed: they are told of the resets that wait now."""
+    world.offsets.put_resets({"t@g": {0: 5, 3: 6}})
+
+    world.service.start()
+
+    assert world.woken == [("t", 0), ("t", 3)]
 
 
 async def test_a_large_group_is_sent_notices_in_several_turns(

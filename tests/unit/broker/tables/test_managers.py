@@ -282,6 +282,19 @@ def test_a_reset_is_given_to_one_pull(tmp_path: Path) -> None:
     assert offsets.query("g", "t", 0) == 3
 
 
+def test_pulls_of_a_follower_are_told_of_no_reset(tmp_path: Path) -> None:
+    """That the reset was taken may have got lost on its way here; the master tells what waits."""
+    offsets = new_offsets(tmp_path)
+    offsets.put_resets({"t@g": {0: 3}})
+
+    offsets.frozen = True
+    told_while_following = offsets.take_reset("g", "t", 0, pulled_from=10)
+    offsets.frozen = False
+
+    assert told_while_following is None
+    assert offsets.take_reset("g", "t", 0, pulled_from=10) == 3
+
+
 def test_offsets_go_with_their_topic_or_group(tmp_path: Path) -> None:
     """Also the watched ones and resets; other groups and topics keep theirs."""
     offsets = new_offsets(tmp_path)

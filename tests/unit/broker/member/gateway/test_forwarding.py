@@ -259,6 +259,35 @@ async def test_a_request_that_the_old_master_did_not_carry_out_is_served_by_the_
     assert (forwarder.in_flight, forwarder.bytes) == (0, 0)
 
 
+async def test_a_request_that_a_dying_master_did_not_carry_out_waits_here_for_the_next_one() -> None:
+    """The master is known to have gone between two tries, or before the first: this broker's own handlers get
+    the request, which wait for an election as for every other one. One-way requests, too.
+    """
+
+    class Patient(Client):
+        def __init__(self) -> None:
+            super().__init__()
+            self.again: list[Command] = []
+
+        def serve_deferred(self, commands: list[Command]) -> None:
+            self.again += commands
+
+    for gone_after, flag in ((0.001, 0), (0.0, 0), (0.0, FLAG_ONEWAY)):
+        forwarder, client = Forwarder(Master(nobody_listens())), Patient()
+        command = Command(COMMIT, {}, opaque=3, flag=flag)
+        loop = asyncio.get_running_loop()
+        forwarder.target = "127.0.0.1:1"
+
+        forwarder.forward(cast(Connection, client), command, loop.time())
+        if gone_after:
+            await asyncio.sleep(gone_after)
+        forwarder.target = None
+        await asyncio.sleep(FORWARD_RETRY_SECONDS / 2)
+
+        assert (client.again, client.replies) == ([command], [])
+        assert (forwarder.in_flight, forwarder.bytes) == (0, 0)
+
+
 async def test_what_was_passed_on_and_held_by_a_master_that_hands_over_is_sent_back_at_once() -> None:
     """Whoever passed it on may be the new master: it must not wait for who is a slave by now."""
 
