@@ -1,4 +1,4 @@
-"""Ends of transactions, right and wrong: the same log and the same answers with the native core and without."""
+"""Ends of transactions, right and wrong: the same log and answers with the native core and without."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ async def test_drawn_ends_leave_the_same_trace_on_both_paths(tmp_path: Path, see
 
 
 async def test_a_body_that_looks_like_a_half_is_none(tmp_path: Path) -> None:
-    """Its offset is in no unit of the half topic, whatever it says: the transaction that it names stays open."""
+    """Its offset is in no unit of the half topic, whatever it says: the transaction stays open."""
     bench = _bench(tmp_path)
     lane = _lane(bench)
     real = bench.log.send_half(bench.message("t", b"real", _half_properties("k")))

@@ -282,7 +282,7 @@ def test_a_reset_is_given_to_one_pull(tmp_path: Path) -> None:
     assert offsets.query("g", "t", 0) == 3
 
 
-def test_pulls_of_a_follower_are_told_of_no_reset(tmp_path: Path) -> None:
+def test_pulls_of_a_follower_do_not_get_a_reset(tmp_path: Path) -> None:
     """That the reset was taken may have got lost on its way here; the master tells what waits."""
     offsets = new_offsets(tmp_path)
     offsets.put_resets({"t@g": {0: 3}})
