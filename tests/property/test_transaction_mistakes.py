@@ -41,7 +41,7 @@ MUTANTS: Final = {
     ),
     "ops are passed too early": Mutant("resolved", "self._ops[0][1] < self", "self._ops[0][0] < self"),
     "the progress passes a half without its op record": Mutant(
-        "resolved", "min(half_progress, *self._without_op) if", "half_progress if"
+        "resolved", "min(half_progress, min(self._without_op, default=half_progress))", "half_progress"
     ),
     "halves with a common key are one": Mutant(
         "resolved", "TransactionKey(origin_of(half), ", "TransactionKey(0, "

@@ -331,7 +331,7 @@ class Resolved:
         It ends before a half whose op record the store has refused: nobody would write that later, and a
         Java broker that goes on from an older progress would ask about the half again.
         """
-        half_progress = min(half_progress, *self._without_op) if self._without_op else half_progress
+        half_progress = min(half_progress, min(self._without_op, default=half_progress))
         for queue_offset in self.tracked_below(half_progress):
             assert self._is_passed(self._at[queue_offset], queue_offset), (
                 f"half {queue_offset} is not resolved"

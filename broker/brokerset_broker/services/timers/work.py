@@ -14,8 +14,7 @@ import structlog
 from brokerset_broker.services.timers.counts import TimerCounts
 from brokerset_broker.services.timers.files import TimerFiles
 from brokerset_broker.store.errors import StoreRefused
-from brokerset_broker.store.releases import ANY_QUEUE, Releases, Targets, store_again
-from brokerset_broker.store.results import Appended
+from brokerset_broker.store.releases import ANY_QUEUE, Appends, Releases, Targets, store_again
 from brokerset_broker.tables.metadata.records import METADATA_TOPIC
 from brokerset_broker.timers import recovery
 from brokerset_broker.timers.dequeue import Deliver, Drop, DropReason, EarlierRolls, Outcome, Roll, SlotWalk
@@ -68,7 +67,7 @@ NO_OFFSET: Final = 2**63 - 1
 _TOPIC_BYTES: Final = TIMER_TOPIC.encode()
 
 
-class TimerStore(Protocol):
+class TimerStore(Appends, Protocol):
     """What is needed of a `MessageStore`."""
 
     @property
@@ -86,22 +85,6 @@ class TimerStore(Protocol):
 
     def read(self, offset: int) -> memoryview | None:
         """The record at an offset of the log; None if there is none."""
-
-    def append(
-        self,
-        topic: str,
-        queue_id: int,
-        body: bytes,
-        properties: bytes,
-        *,
-        flag: int,
-        sys_flag: int,
-        born_timestamp: int,
-        born_host: bytes,
-        reconsume_times: int = 0,
-        prepared_transaction_offset: int = 0,
-    ) -> Appended:
-        """Store one message. Raises `StoreRefused`."""
 
 
 class TimerReader:
