@@ -658,7 +658,7 @@ class Broker:
         )  # fmt: skip
         assignments = AssignmentProcessor(
             live=live, admission=admission, topics=topics, groups=groups, consumers=consumers,
-            modes=self.request_modes, changes=changes, queues=self._routes.queues,
+            modes=self.request_modes, changes=changes, queues=self._routes.queues, serves_pop=False,
         )  # fmt: skip
         lite_admin = LiteAdminProcessor(live=live, store=store, topics=topics, offsets=offsets)
         served: dict[int, Handler] = {}

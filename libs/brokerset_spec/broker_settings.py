@@ -266,13 +266,6 @@ class BrokerSettings:
     """Whether the broker divides the queues among the clients that ask it for their assignment; otherwise
     each gets all."""
 
-    default_message_request_mode: Literal["PULL", "POP"] = "PULL"
-    """How groups get messages for which `mqadmin setConsumeMode` has said nothing."""
-
-    default_pop_share_queue_num: int = number(-1, low=-1, high=INT32_MAX)
-    """With POP as the default: each client pops its own queues and those of so many others; -1 for any
-    queue."""
-
     enable_lmq: bool = False
     """Whether there are light queues: topics and groups `%LMQ%…` that nobody creates; with
     `enableMultiDispatch`, messages are put into those that they name."""

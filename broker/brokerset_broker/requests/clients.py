@@ -25,6 +25,7 @@ from brokerset_protocol.bodies import connections as bodies
 from brokerset_protocol.bodies.heartbeat import (
     CheckClientRequest,
     ConsumerData,
+    ConsumeType,
     ExpressionType,
     HeartbeatData,
 )
@@ -128,6 +129,11 @@ class ClientProcessor:
     ) -> bool:
         """Note one group of a heartbeat; whether the client should send its subscriptions again (V2)."""
         name = consumer.group_name
+        if consumer.consume_type is ConsumeType.CONSUME_POP:
+            raise _refused(
+                f"the consumer group[{name}] wants to POP, which this broker does not support;"
+                " let the client rebalance itself (clientRebalance=true)"
+            )
         config = self._groups.get_or_create(name)
         if config is None:
             log.warning("heartbeat of a group that may not be created", group=name, peer=connection.peer)

@@ -89,6 +89,7 @@ class OwnMaster:
         modes = AssignmentProcessor(
             live=live, admission=admission, topics=replica.topics, groups=replica.groups, consumers=consumers,
             modes=replica.request_modes, changes=replica.log, queues=_no_route,
+            serves_pop=False,
         )  # fmt: skip
         self.handlers.update(modes.handlers())
         del common["stats"]
