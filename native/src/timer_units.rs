@@ -115,12 +115,13 @@ pub fn passed(
     let mut count = 0;
     let mut at = position;
     while count < count_max && at < end {
-        let fits = at - start + (UNIT_SIZE + BLANK_SIZE) as i64 <= file.len() as i64;
+        let rest = (file.len() as i64).saturating_sub(at.saturating_sub(start));
+        let fits = rest >= (UNIT_SIZE + BLANK_SIZE) as i64;
         if !fits || unit_at(file, start, at).is_none_or(|unit| unit.slot_ms >= read_ms) {
             break;
         }
         count += 1;
-        at += UNIT_SIZE as i64;
+        at = at.saturating_add(UNIT_SIZE as i64);
     }
     count
 }

@@ -20,6 +20,7 @@ from brokerset_formats.batches import BatchItem, encode_batch
 from brokerset_formats.hosts import Host
 from brokerset_formats.properties import encode_properties
 from brokerset_formats.records import Record, encode_record
+from brokerset_formats.timer_files import TimerUnit
 from brokerset_protocol.commands import Command, encode
 
 CRATE = Path(__file__).parents[2] / "native" / "fuzz"
@@ -35,6 +36,18 @@ COVERAGE = (
 """What cargo-fuzz gives to the compiler, without the sanitizers, which only nightly Rust has."""
 
 HOST = Host(bytes([127, 0, 0, 1]), 10911)
+END = {
+    "producerGroup": "g", "tranStateTableOffset": "7", "commitLogOffset": "700", "commitOrRollback": "8",
+    "fromTransactionCheck": "false", "msgId": "id", "transactionId": "id",
+}  # fmt: skip
+WAITING = [
+    encode_properties(each)
+    for each in (
+        {"TRAN_MSG": "true", "PGROUP": "g", "UNIQ_KEY": "id", "REAL_TOPIC": "t", "REAL_QID": "1"},
+        {"UNIQ_KEY": "id", "TIMER_DELAY_MS": "5", "TIMER_OUT_MS": "77", "REAL_TOPIC": "t", "REAL_QID": "1"},
+        {"UNIQ_KEY": "id", "TIMER_DELAY_SEC": "5"},
+    )
+]
 INPUT_SIZE_MAX = 4096
 BUILD_SECONDS_MAX = 600
 STOP_SECONDS_MAX = 120
@@ -75,17 +88,23 @@ def seeds() -> dict[str, list[bytes]]:
         "scan": [bytes([flags]) + log for flags in (0, 2) for log in logs],
         "batches": batches,
         "properties": properties,
+        "waiting": [
+            encode(Command(37, END, opaque=7))[8:],
+            *(_log([each], crc=crc, topic="T") for each in WAITING for crc in (False, True)),
+            *WAITING,
+            TimerUnit(-1, 1, 1_000, 0, 9, 99, 7).encode() * 3,
+        ],
         "index": [bytes([1]), bytes([39, *range(256)]), bytes(1 + 40 + 7 * 4)],
     }
 
 
-def _log(properties: list[bytes], *, crc: bool) -> bytes:
+def _log(properties: list[bytes], *, crc: bool, topic: str | None = None) -> bytes:
     """Records of one queue, one behind the other."""
     log = b""
     for number, each in enumerate(properties):
         record = Record(
             queue_id=1, queue_offset=0, offset=len(log), born_timestamp=1, born_host=HOST, store_timestamp=2,
-            store_host=HOST, body=b"body", topic=f"topic-{number}", properties=each,
+            store_host=HOST, body=b"body", topic=topic or f"topic-{number}", properties=each,
         )  # fmt: skip
         log += encode_record(record, property_crc=crc)
     return log
