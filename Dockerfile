@@ -48,7 +48,7 @@ RUN /opt/brokerset/bin/python -m pip install --no-cache-dir --disable-pip-versio
 
 FROM ${BASE} AS spark
 LABEL org.opencontainers.image.title="brokerset-spark" \
-      org.opencontainers.image.description="Jobs on RocketMQ store files: audit, verify, migrate, export; also as Spark executors" \
+      org.opencontainers.image.description="Jobs on RocketMQ store files and topics: audit, verify, migrate, export, lake; also as Spark executors" \
       org.opencontainers.image.licenses="Apache-2.0"
 # Slim images have no folder for manual pages, and Java's package fails without it.
 RUN mkdir -p /usr/share/man/man1 && apt-get update && apt-get install --yes --no-install-recommends openjdk-17-jre-headless tini \
@@ -60,8 +60,8 @@ COPY spark/entrypoint.sh /opt/brokerset/bin/job-entrypoint
 # The kernels are compiled now, for every processor of the architecture: its name and features are part of what finds a cached kernel.
 ENV PATH=/opt/brokerset/bin:$PATH PYTHONUNBUFFERED=1 PYSPARK_PYTHON=/opt/brokerset/bin/python PYSPARK_DRIVER_PYTHON=/opt/brokerset/bin/python \
     NUMBA_CACHE_DIR=/opt/brokerset/kernels NUMBA_CPU_NAME=generic NUMBA_CPU_FEATURES=""
-RUN python -c "from brokerset_spark.kernels.self_check import warm; warm()" \
-    && BROKERSET_NATIVE=require python -c "import pyarrow, pyspark, brokerset_formats.native, brokerset_spark.commands.table, brokerset_spark.commands.audit, brokerset_spark.jobs.migrate"
+RUN python -c "import brokerset_spark.kernels.compiled" \
+    && BROKERSET_NATIVE=require python -c "import deltalake, pyarrow, pyspark, brokerset_formats.native, brokerset_spark.commands.table, brokerset_spark.commands.audit, brokerset_spark.commands.lake, brokerset_spark.jobs.lake.exporting, brokerset_spark.jobs.lake.iceberg_table, brokerset_spark.jobs.lake.parquet_table, brokerset_spark.jobs.migrate"
 # Where Kubernetes looks for a container's last words, unless a pod says otherwise.
 ENV PYTHONDONTWRITEBYTECODE=1 BROKERSET_TERMINATION_LOG=/dev/termination-log
 USER 10001:10001

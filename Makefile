@@ -20,6 +20,7 @@ IMAGE ?= brokerset:dev
 IMAGE_SPARK ?= brokerset-spark:dev
 HELM ?= helm
 SETS ?= 1000
+STOPS ?= --all
 WORKERS ?= 2
 WITHOUT_NATIVE ?= tests/unit/broker/store tests/unit/formats tests/property/test_store_model.py tests/property/test_store_properties.py \
     tests/property/test_protocol_frames.py tests/integration/broker/test_send_and_pull.py
@@ -34,7 +35,7 @@ RECORDS ?= 6000
 CHUNKS ?= 200000
 NATIVE_SOURCES := native/Cargo.toml native/Cargo.lock native/pyproject.toml $(wildcard native/*.pyi native/src/*.rs native/src/*/*.rs)
 
-.PHONY: help setup lock demo generate format check lint types layers test test-long test-spark send-paths mutation interop fuzz crash chaos ordered-chaos disks histories dledger-takeover damage network-cuts failover sim coverage evidence bench bench-spark e2e e2e-processes e2e-kubernetes scale-card image image-spark chart wheel full clean
+.PHONY: help setup lock demo generate format check lint types layers test test-long test-spark stutter send-paths mutation interop fuzz crash chaos ordered-chaos disks histories dledger-takeover damage network-cuts failover sim coverage evidence bench bench-spark notebook e2e e2e-processes e2e-kubernetes scale-card image image-spark chart wheel full clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "%-10s %s\n", $$1, $$2}'
@@ -58,16 +59,20 @@ lock:  ## resolve the dependencies anew into locks/ (needs uv)
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate \
 	    -c locks/runtime.txt --extra operator pyproject.toml -o locks/operator.txt
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate \
-	    -c locks/operator.txt --extra kubectl --extra operator --extra outbox --extra spark-fast --group dev pyproject.toml -o locks/dev.txt
+	    -c locks/operator.txt --extra kubectl --extra operator --extra outbox --extra spark-fast --extra lake --group dev pyproject.toml -o locks/dev.txt
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate \
 	    -c locks/dev.txt --extra kubectl pyproject.toml -o locks/kubectl.txt
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate \
-	    -c locks/dev.txt --extra spark-fast pyproject.toml -o locks/spark.txt
+	    -c locks/dev.txt --extra spark-fast --extra lake pyproject.toml -o locks/spark.txt
 	printf 'hatchling>=1.27\nmaturin>=1.9,<2\n' | uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate \
 	    -c locks/dev.txt - -o locks/build.txt
 
 demo: setup  ## the main job: start everything, send 10,000 messages, consume them, show the status, end
 	brokerset demo
+
+notebook: setup  ## open examples/lake.ipynb in the browser: a topic, a stream, a Delta table; installs JupyterLab where it is missing
+	jupyter lab --version > /dev/null 2>&1 || .venv/bin/python -m pip install -q --disable-pip-version-check jupyterlab
+	jupyter lab examples/lake.ipynb
 
 generate: setup  ## write everything that is made from code: CRDs, the chart's copies, rules, dashboards, tables of documents
 	python -m generate
@@ -106,6 +111,10 @@ test-long: setup  ## tests that take seconds to a minute each, and properties wi
 
 test-spark: setup  ## those of them that read stores with Spark and its kernels
 	$(MAKE) test-long TESTS="tests/unit/spark tests/property/spark tests/integration/spark"
+
+stutter: setup  ## tests whose processes are stopped for up to 2.5 s at random, as a busy machine does (TESTS=some, STOPS=--all one at a time|--together)
+	python tests/faults/stalls.py $(STOPS) --every 2.5 --longest 2.5 -- \
+	    pytest -v -n $(WORKERS) --dist worksteal -p no:cacheprovider --hypothesis-profile quick -m "not slow" $(or $(TESTS),tests/integration)
 
 send-paths: setup  ## sends through the native core compared with the Python path, byte for byte (CHUNKS=number)
 	python tests/property/native/run.py --chunks $(CHUNKS)
@@ -149,8 +158,8 @@ network-cuts: setup  ## the network cut between each pair of parts of a set, bot
 disks: setup  ## brokers on disks that really fail or are full; needs root, loop devices and cc (DISKS=runs of each case)
 	python tests/faults/disks.py --runs $(DISKS)
 
-failover: setup  ## gaps and losses of faults under load (FAILOVERS=runs of each kind; FAILOVER_KINDS=a,b; FAILOVER_RATE=transactions and timers a second)
-	brokerset bench failover --runs $(FAILOVERS) --kinds $(FAILOVER_KINDS) --transactions $(FAILOVER_RATE) --timers $(FAILOVER_RATE)
+failover: setup  ## gaps and losses of faults under load (FAILOVERS=runs of each kind; FAILOVER_KINDS=a,b; FAILOVER_RATE=transactions, timers and pops a second)
+	brokerset bench failover --runs $(FAILOVERS) --kinds $(FAILOVER_KINDS) --transactions $(FAILOVER_RATE) --timers $(FAILOVER_RATE) --pops $(FAILOVER_RATE)
 
 sim: setup  ## seeded clusters on virtual time (SEEDS=number; from 1000 on with all processors), broken variants
 	@if [ $(SEEDS) -lt 1000 ]; then set -x; pytest -q -n $(WORKERS) --dist loadgroup tests/simulation --seeds $(SEEDS); \
@@ -173,8 +182,9 @@ else
 	@echo "not measured here: failover, DLedger, and controllers of Java; \`make bench BENCH=full\` does"
 endif
 
-bench-spark: setup  ## kernels and jobs on generated stores, beside cp (BENCH=small|full; small: one process, one run each)
-	python tests/bench/spark.py --size $(BENCH) $(if $(filter small,$(BENCH)),--processes 1 --runs 1)
+bench-spark: setup  ## topics and the lake beside a plain client, jobs on stores beside cp, memory (BENCH=small|full; full: kernels, too)
+	python -m tests.bench.spark_run --size $(if $(filter full,$(BENCH)),full,ci)
+	$(if $(filter full,$(BENCH)),python tests/bench/spark.py --size full)
 
 e2e: e2e-processes e2e-kubernetes  ## as a user does it: on one machine, and on a real Kubernetes
 

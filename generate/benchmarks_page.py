@@ -12,6 +12,8 @@ from generate.marked import replaced
 from tests.bench.goals import BASE, ROWS
 from tests.bench.history import Record
 from tests.bench.report import disturbances, history, missed, results
+from tests.bench.spark_report import is_spark
+from tests.bench.spark_report import results as spark_results
 
 NOTHING: Final = "Nothing has been recorded yet."
 
@@ -20,6 +22,7 @@ def renewed(text: str, records: Sequence[Record]) -> str:
     """The page with the results of these records, oldest first."""
     against_java = [record for record in records if record.base == BASE]
     text = replaced(text, "newest results", _newest(against_java) or NOTHING)
+    text = replaced(text, "spark results", _spark(records) or NOTHING)
     return replaced(text, "history", _history(against_java) or NOTHING)
 
 
@@ -38,6 +41,24 @@ def _newest(records: Sequence[Record]) -> str:
         disturbed = [one for one in disturbances(record) if one.partition(":")[0] in cases]
         parts.append(_list("Disturbed", disturbed))
     return "\n\n".join(part for part in parts if part)
+
+
+def _spark(records: Sequence[Record]) -> str:
+    """The newest values of each case, and the records that they come from."""
+    of_case = {case: record for record in records if is_spark(record) for case in record.cases}
+    some = {id(record): record for record in of_case.values()}
+    heads = [_wrapped(_spark_introduction(record)) for record in some.values()]
+    cases = {case: record.cases[case] for case, record in of_case.items()}
+    return "\n\n".join([*heads, spark_results(cases)]) if cases else ""
+
+
+def _spark_introduction(record: Record) -> str:
+    machine, size = record.machine, record.size
+    return (
+        f"Commit `{record.commit}`, {record.date} UTC, {machine['cores']} cores, {machine['memoryGiB']} GiB, "
+        f"Linux {machine['linux']}, Python {machine['python']}; {size['messages']:,} messages read and "
+        f"exported, {size['sent']:,} sent, runs of each side: {size['runs']}."
+    )
 
 
 def _introduction(record: Record) -> str:

@@ -12,6 +12,7 @@ from generate.settings_schema import config_schema
 from generate.statuses import (
     AuditStatus,
     BrokerSetStatus,
+    ExportStatus,
     MigrationStatus,
     Status,
     SubjectStatus,
@@ -24,6 +25,7 @@ from brokerset_spec.manifest_parts import API_VERSION, NAME_LENGTH_MAX, OBJECT_N
 from brokerset_spec.pod_template import FORBIDDEN, PodTemplate
 from brokerset_spec.problems import SET_NAME_SHAPE
 from brokerset_spec.store_audit_manifest import StoreAudit
+from brokerset_spec.store_export_manifest import StoreExport
 from brokerset_spec.store_job_parts import JOB_NAME_LENGTH_MAX
 from brokerset_spec.store_migration_manifest import StoreMigration
 from brokerset_spec.subject_manifest import Subject
@@ -213,6 +215,33 @@ KINDS: Final = (
             Column("Ready", f"{READY}.status", "Whether the new store is there and was read back."),
             AGE,
             Column("Bytes", ".status.bytesRead", "Bytes that were read.", "integer", 1),
+            _reason(),
+        ),
+    ),
+    Kind(
+        model=StoreExport,
+        status=ExportStatus,
+        short_name="sexport",
+        name_length_max=JOB_NAME_LENGTH_MAX,
+        name_shape=SET_NAME_SHAPE,
+        columns=(
+            Column(
+                "Exported",
+                '.status.conditions[?(@.type=="Exported")].status',
+                "Whether the last run has written what there was.",
+            ),
+            Column("Set", ".spec.brokerSetRef.name", "The set whose topics are read."),
+            Column("Phase", ".status.phase", "The state in one word."),
+            Column("Last-Result", ".status.lastRun.result", "How the last run ended."),
+            Column("Rows", ".status.totals.rows", "Rows that all runs have written.", "integer"),
+            Column("Lag", ".status.lastRun.lag", "Messages that wait for the next run.", "integer"),
+            Column("Gaps", ".status.totals.gaps", "Messages that were gone before a run.", "integer"),
+            Column("Last-Success", ".status.lastSuccessTime", "How long ago a run passed.", "date"),
+            Column("Next", ".status.nextScheduleTime", "When the next run is due."),
+            AGE,
+            Column("Ready", f"{READY}.status", "Whether it is carried out.", priority=1),
+            Column("Target", ".status.target", "The table.", priority=1),
+            Column("Bytes", ".status.totals.bytes", "Bytes that all runs have written.", "integer", 1),
             _reason(),
         ),
     ),

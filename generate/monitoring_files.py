@@ -20,6 +20,7 @@ from monitoring.ordered_client_panels import ORDERED_CLIENTS
 from monitoring.ordered_panels import ORDERED
 from monitoring.panels import ALL as OTHERS
 from monitoring.panels import Dashboard, Panel
+from monitoring.pop_panels import POP
 from monitoring.store_job_panels import STORE_JOBS
 
 from brokerset_operator.resources.alerts import (
@@ -41,8 +42,9 @@ from brokerset_operator.resources.ordered_alerts import (
     ORDERED_CLIENT_ALERTS,
     ORDERED_CONTROLLER_ALERTS,
 )
+from brokerset_operator.resources.pop_alerts import POP_ALERTS
 
-ALL: Final = (*OTHERS, MESSAGES, ORDERED, ORDERED_CLIENTS, STORE_JOBS)
+ALL: Final = (*OTHERS, MESSAGES, POP, ORDERED, ORDERED_CLIENTS, STORE_JOBS)
 CHART: Final = Path("charts/brokerset")
 
 SCHEMA_VERSION: Final = 39
@@ -119,6 +121,7 @@ def _page() -> str:
         ("Controllers", CONTROLLER_ALERTS),
         ("Brokers", BROKER_ALERTS),
         ("Transactions and timers", MESSAGE_ALERTS),
+        ("POP", POP_ALERTS),
         ("Brokers in DLedger mode", DLEDGER_ALERTS),
         ("Ordered subjects", (*ORDERED_CONTROLLER_ALERTS, *ORDERED_BROKER_ALERTS)),
         ("Ordered clients", ORDERED_CLIENT_ALERTS),

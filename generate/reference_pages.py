@@ -25,6 +25,10 @@ SHAPES: Final = {
     problems.SCHEDULE_SHAPE: "five fields, as `0 3 * * *`",
     problems.ZONE_SHAPE: "as `Europe/Berlin`",
     problems.FOLDER_SHAPE: "folder within the volume",
+    problems.TABLE_URL_SHAPE: "as `s3://bucket/folder`",
+    problems.SERVICE_URL_SHAPE: "as `https://host:8181`",
+    problems.TABLE_NAME_SHAPE: "as `lake.messages`",
+    problems.PLAIN_SHAPE: "name",
     external_access.HOST_SHAPE: "DNS name, IP",
     CPU_OR_MEMORY_SHAPE: "amount, as `500m`, `2` or `4Gi`",
 }

@@ -88,6 +88,8 @@ def _structural(node: Schema, parts: dict[str, Schema], sparse: bool) -> Schema:
         elif not sparse:
             found["nullable"] = True
     own = {key: value for key, value in node.items() if key not in DROPPED}
+    if "const" in node:
+        own["enum"] = [node["const"]]  # other values may be taken some day
     for key in ("items", "additionalProperties"):
         if key in own:
             own[key] = _structural(own[key], parts, sparse) if isinstance(own[key], dict) else None

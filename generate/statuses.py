@@ -202,9 +202,6 @@ class Run(Part):
     reason: Annotated[str, longest(64)] | None = None
     """Why it was started: Schedule or Request."""
 
-    full: bool | None = None
-    """Whether everything was read again."""
-
     start_time: Time | None = None
     """When it began."""
 
@@ -212,19 +209,29 @@ class Run(Part):
     """When it ended."""
 
     result: Annotated[str, longest(64)] | None = None
-    """Passed, FindingsFound, Incomplete, Failed or Replaced."""
+    """How it ended, in one word."""
 
     message: Annotated[str, longest(2048)] | None = None
     """What to know about it."""
-
-    replicas: Annotated[str, longest(16)] | None = None
-    """Replicas that were read, of those that there are, as 3/3."""
 
     findings: Count | None = None
     """Number of findings."""
 
     errors: Count | None = None
     """Number of those that are errors."""
+
+
+class AuditRun(Run):
+    """One run."""
+
+    result: Annotated[str, longest(64)] | None = None
+    """Passed, FindingsFound, Incomplete, Failed or Replaced."""
+
+    full: bool | None = None
+    """Whether everything was read again."""
+
+    replicas: Annotated[str, longest(16)] | None = None
+    """Replicas that were read, of those that there are, as 3/3."""
 
     worst_code: Annotated[str, longest(64)] | None = None
     """Code of the worst finding."""
@@ -235,6 +242,28 @@ class Run(Part):
     report: Annotated[str, longest(512)] | None = None
     """Beginning of the names of its reports in their volume; the number of the group and .json or .html
     follow."""
+
+
+class ExportRun(Run):
+    """One run."""
+
+    result: Annotated[str, longest(64)] | None = None
+    """Passed, FindingsFound or Failed."""
+
+    rows: Count | None = None
+    """Rows that it wrote."""
+
+    bytes: Count | None = None
+    """Bytes that it wrote."""
+
+    files: Count | None = None
+    """Files that it wrote."""
+
+    lag: Count | None = None
+    """Messages that were there at its end, and that it left for the next run."""
+
+    gaps: Count | None = None
+    """Messages that were gone before it could read them."""
 
 
 class AuditedReplica(Part):
@@ -250,18 +279,15 @@ class AuditedReplica(Part):
     """Compared: it was read, and no error that is listed names it; Accused: one does; Unread."""
 
 
-class LastRun(Run):
+class LastRun(AuditRun):
     """The last run that ended."""
 
     brokers: Annotated[tuple[AuditedReplica, ...], items(256)] = ()
     """How each replica fared; not more than 256 of them."""
 
 
-class AuditStatus(Status):
+class RunsStatus(Status):
     """What is; written by the operator."""
-
-    conditions: Annotated[tuple[Condition, ...], items(32, "type")] = ()
-    """What to know about the audit: Ready is about its schedule, AuditPassed about the data."""
 
     next_schedule_time: Time | None = None
     """When the next run is due."""
@@ -270,19 +296,61 @@ class AuditStatus(Status):
     """When a run was due last."""
 
     last_success_time: Time | None = None
-    """When a run ended last that found no error."""
+    """When a run ended last that passed: it did all that it had to, and found no error."""
+
+    findings: Annotated[tuple[Finding, ...], items(20)] = ()
+    """What the last run found, the worst first, as many as there is room for."""
+
+
+class AuditStatus(RunsStatus):
+    """What is; written by the operator."""
+
+    conditions: Annotated[tuple[Condition, ...], items(32, "type")] = ()
+    """What to know about the audit: Ready is about its schedule, AuditPassed about the data."""
 
     last_full_time: Time | None = None
     """When a run ended last that read everything."""
 
     last_run: LastRun | None = None
-    findings: Annotated[tuple[Finding, ...], items(20)] = ()
-    """What the last run found, the worst first, as many as there is room for."""
-
     counts: Annotated[dict[str, int], Field(max_length=64)] = {}
     """Number of findings of the last run, by code."""
 
-    history: Annotated[tuple[Run, ...], items(64)] = ()
+    history: Annotated[tuple[AuditRun, ...], items(64)] = ()
+    """Earlier runs that are remembered, the newest first."""
+
+
+class ExportTotals(Part):
+    """Sums of all runs."""
+
+    runs: Count = 0
+    """Runs that have ended."""
+
+    failures: Count = 0
+    """Those that have not passed."""
+
+    rows: Count = 0
+    """Rows that were written."""
+
+    bytes: Count = 0
+    """Bytes that were written."""
+
+    gaps: Count = 0
+    """Messages that were gone before a run could read them."""
+
+
+class ExportStatus(RunsStatus):
+    """What is; written by the operator."""
+
+    conditions: Annotated[tuple[Condition, ...], items(32, "type")] = ()
+    """What to know about the export: Ready is about its schedule, Exporting about a run, Exported about the
+    table."""
+
+    target: Annotated[str, longest(512)] | None = None
+    """The table: its address, or the volume and the folder in it."""
+
+    last_run: ExportRun | None = None
+    totals: ExportTotals | None = None
+    history: Annotated[tuple[ExportRun, ...], items(64)] = ()
     """Earlier runs that are remembered, the newest first."""
 
 

@@ -1,4 +1,4 @@
-"""The dashboard of audits and migrations; queries are written as in `monitoring.panels`."""
+"""The dashboard of audits, migrations and exports; queries are written as in `monitoring.panels`."""
 
 # ruff: noqa: E501  # a sentence of a table stays on one line
 
@@ -13,7 +13,7 @@ AUDIT: Final = "{{exported_namespace}}/{{name}} of {{broker_set}}"
 STORE_JOBS: Final = Dashboard(
     "brokerset-store-jobs",
     "BrokerSet / Store jobs",
-    "Audits of replicas, and migrations of stores, as the operator that leads tells of them.",
+    "Audits of replicas, migrations of stores and exports of topics, as the operator that leads tells of them.",
     (OPERATOR_NAMESPACE,),
     (
         (
@@ -119,6 +119,86 @@ STORE_JOBS: Final = Dashboard(
                             "{{exported_namespace}}/{{name}} {{phase}}",
                         ),
                     ),
+                ),
+            ),
+        ),
+        (
+            "Exports",
+            (
+                Panel(
+                    "Last results of exports",
+                    "How did the last run of each StoreExport end?",
+                    (("sum by (result) (brokerset_storeexport_last_run{<o>})", "{{result}}"),),
+                    kind="stat",
+                ),
+                Panel(
+                    "Age of the table",
+                    "How long ago did a run write what there was?",
+                    (("time() - brokerset_storeexport_last_success_timestamp_seconds{<o>}", AUDIT),),
+                    "s",
+                    kind="stat",
+                ),
+                Panel(
+                    "Periods without a run that passed",
+                    "How many times its period has each StoreExport waited for a run that passes? Above three there is an alert.",
+                    (
+                        (
+                            "(time() - brokerset_storeexport_expected_since_timestamp_seconds{<o>})"
+                            " / brokerset_storeexport_period_seconds{<o>}",
+                            AUDIT,
+                        ),
+                    ),
+                    kind="stat",
+                ),
+                Panel(
+                    "Exports that are on",
+                    "Which StoreExports run now?",
+                    (("brokerset_storeexport_running{<o>}", AUDIT),),
+                    kind="stat",
+                ),
+                Panel(
+                    "Rows",
+                    "How many rows are written a second?",
+                    (("rate(brokerset_storeexport_rows_total{<o>}[$__rate_interval])", AUDIT),),
+                ),
+                Panel(
+                    "Bytes written",
+                    "How many bytes are written a second?",
+                    (("rate(brokerset_storeexport_bytes_total{<o>}[$__rate_interval])", AUDIT),),
+                    "Bps",
+                ),
+                Panel(
+                    "Messages that wait",
+                    "How many messages did the last run leave for the next one?",
+                    (("brokerset_storeexport_lag_messages{<o>}", AUDIT),),
+                ),
+                Panel(
+                    "Messages that were gone",
+                    "How many messages were gone before a run could read them?",
+                    (("brokerset_storeexport_gap_messages_total{<o>}", AUDIT),),
+                ),
+                Panel(
+                    "Runs that have not passed",
+                    "How many runs end, and how many of them have not passed?",
+                    (
+                        (
+                            "increase(brokerset_storeexport_runs_total{<o>}[$__rate_interval])",
+                            f"{AUDIT}: all",
+                        ),
+                        (
+                            "increase(brokerset_storeexport_failures_total{<o>}[$__rate_interval])",
+                            f"{AUDIT}: not passed",
+                        ),
+                    ),
+                ),
+                Panel(
+                    "Duration of exports",
+                    "How long did the last run take, and how long ago did it end?",
+                    (
+                        ("brokerset_storeexport_duration_seconds{<o>}", AUDIT),
+                        ("time() - brokerset_storeexport_last_run_timestamp_seconds{<o>}", f"{AUDIT}: ago"),
+                    ),
+                    "s",
                 ),
             ),
         ),

@@ -132,6 +132,30 @@ class SendLane:
         none): number in their queue, offset, client-made id, born time, topic that they are for.
         """
 
+def link_timers(
+    units: memoryview,
+    begin: int,
+    count: int,
+    queue_offset: int,
+    records: memoryview,
+    start: int,
+    wheel: memoryview,
+    log: mmap,
+    log_start: int,
+    reserved: int,
+    position: int,
+    times: tuple[int, int, int, int, int],
+) -> tuple[int, int, list[tuple[str, int, int, int]]] | None:
+    """Link messages of the wheel's topic: `count` units from position `begin` of `units`, the first of them
+    number `queue_offset`, until one is not plain.
+
+    `records`: the file of the commit log that has the offsets from `start` on; `wheel`: all of it; `log`:
+    the file of the timer log that has the positions from `log_start` on and its end, `position`, with blocks
+    for `reserved` bytes; `times`: width of a slot, wait of what rolls, first slot that may be used, first
+    that may not, the wheel's clock. Returns messages taken, the timer log's new end, and of each topic that
+    they are for name, hash, messages, store time of the last one. None if nothing was done.
+    """
+
 def take_records(
     view: memoryview,
     start: int,

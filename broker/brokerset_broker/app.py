@@ -10,17 +10,21 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from brokerset_acl.policies import Action
 from brokerset_broker.live_settings import LiveSettings
 from brokerset_broker.member.alone import Alone
 from brokerset_broker.member.role import Role, RoleState
 from brokerset_broker.outside.name_servers import Registrar
+from brokerset_broker.outside.pop_overview import PopOverview
 from brokerset_broker.outside.topic_routes import TopicRoutes
+from brokerset_broker.requests.access_admin import AccessAdmin
+from brokerset_broker.requests.access_control import AccessControl, broker_sign
 from brokerset_broker.requests.admin import AdminProcessor
 from brokerset_broker.requests.admission import Admission
 from brokerset_broker.requests.clients import ClientProcessor
@@ -37,7 +41,13 @@ from brokerset_broker.requests.ordered_send_back import OrderedSendBackProcessor
 from brokerset_broker.requests.ordered_shared import SharedGroups, draw_start
 from brokerset_broker.requests.ordered_subjects import SubjectQueuesProcessor
 from brokerset_broker.requests.parked_pulls import ParkedPulls
+from brokerset_broker.requests.pop.ack_lane import AckLane, is_of_pop
+from brokerset_broker.requests.pop.acks import PopAckProcessor
 from brokerset_broker.requests.pop.assignments import AssignmentProcessor
+from brokerset_broker.requests.pop.log import PopLog
+from brokerset_broker.requests.pop.ordered_pops import OrderedPops
+from brokerset_broker.requests.pop.pop_requests import PopRequests
+from brokerset_broker.requests.pop.progress import PopProgress
 from brokerset_broker.requests.pull import PullProcessor
 from brokerset_broker.requests.pull_lane import PullLane, begins_with_pull
 from brokerset_broker.requests.query import QueryProcessor
@@ -56,6 +66,7 @@ from brokerset_broker.requests.transaction_counts import TransactionCounts
 from brokerset_broker.requests.transaction_log import TransactionLog
 from brokerset_broker.services.delay import DelayService
 from brokerset_broker.services.light_queue_expiry import LightQueueExpiry
+from brokerset_broker.services.pop.revive import PopRevival
 from brokerset_broker.services.reset_notices import ResetNotices
 from brokerset_broker.services.role_services import RoleServices
 from brokerset_broker.services.timers.service import TimerService
@@ -66,6 +77,7 @@ from brokerset_broker.store.message_store import MessageStore
 from brokerset_broker.store.old_log import close_old_log
 from brokerset_broker.store.queries import StoreQueries
 from brokerset_broker.store.releases import Releases
+from brokerset_broker.tables.access import AccessTable
 from brokerset_broker.tables.consumer_filters import ConsumerFilters
 from brokerset_broker.tables.consumers import ConsumerTable
 from brokerset_broker.tables.groups import GroupManager
@@ -77,6 +89,7 @@ from brokerset_broker.tables.metadata.tables import Tables
 from brokerset_broker.tables.offsets import OffsetManager
 from brokerset_broker.tables.ordered.ordered_tables import FILE_NAME as ORDERED_FILE
 from brokerset_broker.tables.ordered.ordered_tables import OrderedTables
+from brokerset_broker.tables.pop.order_table import OrderTable
 from brokerset_broker.tables.pop.request_modes import RequestModes
 from brokerset_broker.tables.producers import ProducerTable
 from brokerset_broker.tables.topics import TopicManager
@@ -89,6 +102,7 @@ from brokerset_runtime.disk import RealDisk
 from brokerset_runtime.http import HttpEndpoint
 from brokerset_runtime.remoting import Connection, Handler, RemotingServer, ServerLimits
 from brokerset_runtime.remoting.connection import Lane
+from brokerset_runtime.tls import Tls
 from brokerset_spec.broker_settings import BrokerSettings
 
 if TYPE_CHECKING:
@@ -97,6 +111,7 @@ if TYPE_CHECKING:
 
     from brokerset_broker.member.dledger.ledger_member import LedgerMember, LedgerParts
     from brokerset_broker.member.dledger.member_port import MemberPort
+    from brokerset_broker.member.gateway.gateway import Guard
     from brokerset_broker.member.group_member import GroupMember, MemberLog, MemberParts
     from brokerset_broker.member.group_port import GroupPort
     from brokerset_broker.outside.kubernetes.master_pointer import MasterPointer
@@ -149,6 +164,7 @@ class Broker:
         """The native way of plain sends, where there is one."""
         self._pull_lane: PullLane | None = None
         self._end_lane: EndLane | None = None
+        self._ack_lane: AckLane | None = None
         self.releases: Releases | None = None
         """The native way of messages that have waited, where there is one."""
         self.member: GroupMember | None = None
@@ -156,6 +172,8 @@ class Broker:
         self.ledger: LedgerMember | None = None
         """The broker's part in its DLedger group."""
         self._part: GroupMember | LedgerMember | Alone | None = None
+        self.tls: Tls | None = None
+        """TLS of the remoting protocol, if the settings have it."""
         self.port = 0
         """The port of the remoting protocol, once started."""
         self.vip_port = 0
@@ -172,8 +190,10 @@ class Broker:
 
         In controller mode nothing is served before controllers have told the role, but who asks is told why.
         Raises `PortTaken`, `StoreUnusable` if another process has the store, `StoreCorrupt`, `ConfigDamaged`,
-        `EpochsDamaged`.
+        `EpochsDamaged`, `SettingsError` for files of TLS.
         """
+        if self.settings.tls_config_file is not None:
+            self.tls = await asyncio.to_thread(Tls, self.settings.tls_config_file)
         sockets, group_socket = self._bind()
         try:
             if self.settings.enable_dledger_commit_log:
@@ -182,10 +202,11 @@ class Broker:
             self._part = await self._take_part(group_socket)
             served = self._handlers()
             self._server = RemotingServer(
-                self.part.handlers(served),
+                self.part.handlers(served, self._guard()),
                 limits=self._limits,
                 lane=self._lane(),
                 on_close=self._closed,
+                tls=self.tls,
             )
             for listener in sockets:
                 await self._server.listen_on(listener)
@@ -222,6 +243,8 @@ class Broker:
                         self.groups.run(),
                         self.offsets.run(),
                         self.request_modes.run(),
+                        self.order_locks.run(),
+                        self.access.run(),
                         self.stats.run(),
                         self.registrar.run(),
                         self._clients.run(),
@@ -229,6 +252,7 @@ class Broker:
                         self._shared_groups.run(),
                         *([self.filters.run(self._has)] if self.filters is not None else []),
                         self._server.sweep_idle(),
+                        *([self.tls.watch()] if self.tls is not None else []),
                         self._persist_delays(),
                         self.transactions.write_metrics(),
                         self.timers.run(),
@@ -256,6 +280,10 @@ class Broker:
             self.part.stop_serving()
             self.admission.refuse_writes(ResponseCode.SERVICE_NOT_AVAILABLE, "the broker shuts down")
             self.transaction_log.write_ops()
+            self.pop_log.write_acks()
+            if self.admission.when_durable is None:  # Java knows what was popped by committed offsets only
+                await self.store.flush()
+                self.pop_log.commit_positions()
             self.services.stop_now()
             await self.part.answer_at_end()
             self.parked_pulls.close()
@@ -279,6 +307,8 @@ class Broker:
                 self.offsets.saved,
                 self.ordered.saved,
                 self.request_modes.saved,
+                self.order_locks.saved,
+                self.access.saved,
                 *([self.filters.saved] if self.filters is not None else []),
             ):
                 try:
@@ -306,7 +336,7 @@ class Broker:
         server = self._server
         if server is None:
             return 0
-        others = len(self.parked_pulls) + self.waiting_replies()
+        others = len(self.parked_pulls) + self.pop_requests.waiting + self.waiting_replies()
         return max(0, sum(c.in_flight for c in server.connections.values()) - others)
 
     def waiting_replies(self) -> int:
@@ -316,6 +346,10 @@ class Broker:
     def connection_count(self) -> int:
         """Open remoting connections."""
         return len(self._server.connections) if self._server is not None else 0
+
+    def requests_denied(self) -> Mapping[str, int]:
+        """Requests that access control has refused since the start, by kind of check."""
+        return self.access_control.denied
 
     def connections_turned_away(self) -> tuple[int, int]:
         """Connections refused above the limit, and closed for unreadable bytes, since the start."""
@@ -366,10 +400,10 @@ class Broker:
             from brokerset_broker.member.dledger.member_port import TcpMemberPort
 
             self._load()
-            return self._ledger_member(TcpMemberPort(group_socket))
+            return self._ledger_member(TcpMemberPort(group_socket, self.tls, broker_sign(self.settings)))
         from brokerset_broker.member.group_port import TcpGroupPort
 
-        return self._group_member(TcpGroupPort(group_socket, lambda: self.live.current))
+        return self._group_member(TcpGroupPort(group_socket, lambda: self.live.current, self.tls))
 
     def _group_member(self, port: GroupPort) -> GroupMember:
         """Load the store, and be a member of a group in controller mode."""
@@ -450,6 +484,9 @@ class Broker:
         self.ordered = OrderedTables(settings.store_path_root_dir / "config" / ORDERED_FILE)
         self.ordered_counters = OrderedCounters()
         self.request_modes = RequestModes(settings.store_path_root_dir / "config")
+        self.order_locks = OrderTable(settings.store_path_root_dir / "config")
+        self.access = AccessTable(settings.store_path_root_dir / "config")
+        self.access_control = AccessControl(settings, self.access.book)
         self.consumers = ConsumerTable(clock)
         self.filters = ConsumerFilters(settings, clock) if settings.enable_property_filter else None
         self.producers = ProducerTable(clock)
@@ -476,6 +513,19 @@ class Broker:
         self.transactions = TransactionChecks(
             live=self.live, store=self.store, clock=clock, log_of_transactions=self.transaction_log,
             topics=self.topics, offsets=self.offsets, producers=self.producers, admission=self.admission,
+            may_ask=self.access_control.may_send,
+        )  # fmt: skip
+        self.pop_log = PopLog(
+            live=self.live, store=self.store, clock=clock, topics=self.topics, offsets=self.offsets,
+            admission=self.admission,
+        )  # fmt: skip
+        self.pop_revival = PopRevival(
+            live=self.live, store=self.store, clock=clock, log_of_pops=self.pop_log, topics=self.topics,
+            groups=self.groups, offsets=self.offsets, admission=self.admission,
+        )  # fmt: skip
+        self.ordered_pops = OrderedPops(
+            live=self.live, clock=clock, table=self.order_locks, log_of_pops=self.pop_log,
+            offsets=self.offsets, groups=self.groups, changes=lambda: self.part.changes,
         )  # fmt: skip
         self.timers = TimerService(
             store=self.store,
@@ -492,9 +542,26 @@ class Broker:
             clock=clock,
             changes=lambda: self.part.changes,
         )
+        self.pop_progress = PopProgress(log_of_pops=self.pop_log, locks=self.order_locks, clock=clock)
+        self.pop_requests = PopRequests(
+            live=self.live, clock=clock, store=self.store, topics=self.topics, groups=self.groups,
+            offsets=self.offsets, consumers=self.consumers, admission=self.admission, ordered=self.ordered,
+            filters=self.filters, stats=self.stats, log=self.pop_log, memory_bytes=_memory_bytes(),
+            ordered_pops=self.ordered_pops,
+        )  # fmt: skip
         self.store.retention.waiting_from = self.timers.needed_from
         self.services = RoleServices(
-            [self.delay, self.timers, self.reset_notices, self.transactions, self.light_queue_expiry]
+            [
+                self.delay,
+                self.timers,
+                self.reset_notices,
+                self.transactions,
+                self.pop_revival,
+                self.ordered_pops,
+                self.light_queue_expiry,
+                self.pop_requests.pops,
+                self.pop_requests.notifications,
+            ]
         )
         self._source = StoreSource(self.store, clock)
         self._tables = Tables(
@@ -506,9 +573,11 @@ class Broker:
             ordered=self.ordered,
             timers=self.timers,
             request_modes=self.request_modes,
+            order_locks=self.order_locks,
+            access=self.access,
         )
         self._tables.on_reset = self.parked_pulls.wake_queue
-        self._tables.on_resets = self.reset_notices.reset
+        self._tables.on_resets = self._reset
         self.registrar = Registrar(
             live=self.live,
             topics=self.topics,
@@ -516,6 +585,7 @@ class Broker:
             role_id=lambda: self.part.role_id(),
             on_master=lambda ha, address: self.part.master_named(ha, address),
             ha_address=lambda: self.part.ha_address(),
+            tls=self.tls,
         )
         self._routes = TopicRoutes(lambda: self.registrar.connections, clock)
         self._pointer = self._master_pointer()
@@ -556,6 +626,8 @@ class Broker:
         self.timers.load()
         self.ordered.load()
         self.request_modes.load()
+        self.order_locks.load()
+        self.access.load()
         if self.filters is not None:
             self.filters.load()
         self.store.load(accept_damage=self.settings.accept_damaged_store)
@@ -568,6 +640,7 @@ class Broker:
         stats, traffic, locks = self.stats, self.traffic, self.locks
         queries = StoreQueries(store)
         changes = self.part.changes
+        may_read = self.access_control.checks_records(store.unit, Action.SUB, Action.GET)
         self._timer_puts = TimerPuts(lambda: self.timers.settings, self.timers.slot_count, clock.now_ms)
         self.send_lane = self._make_send_lane()
         self._send = SendProcessor(
@@ -580,6 +653,17 @@ class Broker:
         end_transactions = TransactionProcessor(
             live=live, log_of_transactions=self.transaction_log, topics=topics, ordered=self.ordered,
             admission=admission, clock=clock, lane=self._end_lane,
+            check_topic=self.access_control.checks(Action.PUB),
+            check_resumed=self.access_control.checks(Action.UPDATE),
+        )  # fmt: skip
+        self.pop_acks = PopAckProcessor(
+            live=live, log_of_pops=self.pop_log, store=store, topics=topics, admission=admission, clock=clock
+        )
+        self.pop_acks.ordered = self.ordered_pops
+        self._ack_lane = self._make_ack_lane()
+        self.pops = PopOverview(
+            live=live, clock=clock, log_of_pops=self.pop_log, revival=self.pop_revival,
+            requests=self.pop_requests, locks=self.order_locks,
         )  # fmt: skip
         self._reply_messages = ReplyProcessor(
             live=live, sends=self._send, store=store, producers=self.producers, admission=admission,
@@ -594,7 +678,7 @@ class Broker:
         )
         send_back = SendBackProcessor(
             live=live, store=store, topics=topics, groups=groups, admission=admission, levels=self.levels,
-            stats=stats, traffic=traffic,
+            stats=stats, traffic=traffic, check_record=may_read,
         )  # fmt: skip
         ordered_send_back = OrderedSendBackProcessor(
             access=access, copies=send_back.copies, store=store, topics=topics, groups=groups,
@@ -631,6 +715,7 @@ class Broker:
             producers=self.producers,
             changes=changes,
             filters=self.filters,
+            left=self.pop_requests.leave,
         )
         self._lock_requests = LockProcessor(locks, topics, access)
         offset_requests = OffsetProcessor(
@@ -640,13 +725,14 @@ class Broker:
         admin = AdminProcessor(
             live=live, clock=clock, admission=admission, store=queries, topics=topics, groups=groups,
             consumers=consumers, stats=stats, delay=self.delay, timer_status=self.timers.status,
+            pop_status=self.pops.status,
             waiting_sends=self.waiting_sends, membership=self.part.table, changes=changes,
-            filters=self.filters,
+            filters=self.filters, check_record=may_read,
         )  # fmt: skip
         group_admin = GroupProcessor(
             live=live, clock=clock, admission=admission, store=queries, topics=topics, groups=groups,
             offsets=offsets, consumers=consumers, locks=locks, stats=stats, changes=changes,
-            wake_topic=self.parked_pulls.wake_topic,
+            wake_topic=self.parked_pulls.wake_topic, popped=self.pop_progress.reported,
         )  # fmt: skip
         topic_admin = TopicProcessor(
             live=live, admission=admission, store=queries, topics=topics, offsets=offsets,
@@ -658,28 +744,42 @@ class Broker:
         )  # fmt: skip
         assignments = AssignmentProcessor(
             live=live, admission=admission, topics=topics, groups=groups, consumers=consumers,
-            modes=self.request_modes, changes=changes, queues=self._routes.queues, serves_pop=False,
+            modes=self.request_modes, changes=changes, queues=self._routes.queues,
         )  # fmt: skip
         lite_admin = LiteAdminProcessor(live=live, store=store, topics=topics, offsets=offsets)
+        access_admin = AccessAdmin(control=self.access_control, admission=admission, changes=changes)
+        self.pop_requests.use_gate(self.part.serves_writes)
         served: dict[int, Handler] = {}
         for processor in (
-            self._send, pull, send_back, QueryProcessor(live=live, store=store), self._clients,
-            self._lock_requests, offset_requests, admin, group_admin, topic_admin, subject_queues, claims,
-            ordered_send_back, self._reply_messages, end_transactions, timers, lite_admin,
-            assignments,
+            self._send, pull, send_back, QueryProcessor(live=live, store=store, check_record=may_read),
+            self._clients, self._lock_requests, offset_requests, admin, group_admin, topic_admin,
+            subject_queues, claims,
+            ordered_send_back, self._reply_messages, end_transactions, timers, lite_admin, assignments,
+            self.pop_acks, self.pop_requests, access_admin,
         ):  # fmt: skip
             served.update(processor.handlers())
-        return SignedRequests(refuse=self.settings.refuse_signed_requests).around(served)
+        return served
+
+    def _guard(self) -> Guard:
+        """What is put around every handler, those of the member of a group among them."""
+        if self.settings.authentication_enabled:
+            return self.access_control.around
+        return SignedRequests(refuse=self.settings.refuse_signed_requests).around
 
     @property
     def _plain_part(self) -> GroupMember | Alone | None:
         """The part whose plain requests the native core may serve; a DLedger has its own way of appending."""
         return self._part if isinstance(self._part, Alone) else self.member
 
+    @property
+    def _checks_every_request(self) -> bool:
+        """Whether no request may come past the handlers."""
+        return self.settings.refuse_signed_requests or self.settings.authentication_enabled
+
     def _make_send_lane(self) -> SendLane | None:
         """The native way of sends, where there is one."""
         part = self._plain_part
-        if native.core is None or part is None or self.settings.refuse_signed_requests:
+        if native.core is None or part is None or self._checks_every_request:
             return None
         lane = SendLane(
             native.core, store=self.store, topics=self.topics, admission=self.admission, stats=self.stats,
@@ -707,12 +807,24 @@ class Broker:
         lane.is_open = part.serves_writes
         return lane
 
+    def _make_ack_lane(self) -> AckLane | None:
+        """The native way of acks of POP, where there is one."""
+        part = self._plain_part
+        if native.core is None or part is None or self.send_lane is None:
+            return None
+        lane = AckLane(
+            native.core, live=self.live, log_of_pops=self.pop_log, plain=self.pop_acks.plain,
+            admission=self.admission,
+        )  # fmt: skip
+        lane.is_open = part.serves_writes
+        return lane
+
     def _lane(self) -> Lane | None:
         """What serves plain requests before they come to a handler."""
         if self.send_lane is not None:
             return self._serve_plain
         part = self._plain_part
-        if part is None or self.settings.refuse_signed_requests:
+        if part is None or self._checks_every_request:
             return None
         return SendRuns(
             self._send, store=self.store, admission=self.admission, stats=self.stats, clock=self.clock,
@@ -720,12 +832,15 @@ class Broker:
         ).serve  # fmt: skip
 
     def _serve_plain(self, connection: Connection, data: bytes) -> int:
-        """Serve the plain requests at the beginning of a chunk: sends or pulls, hardly anyone mixes them; or
-        half messages and ends, as all do who have transactions."""
+        """Serve the plain requests at the beginning of a chunk: sends, pulls or acks of POP, hardly anyone
+        mixes them; or half messages and ends, as all do who have transactions."""
         assert self.send_lane is not None, "the server was given this as its lane"
         assert self._pull_lane is not None, "it is made after the lane of sends"
         if begins_with_pull(data):
             return self._pull_lane.serve(connection, data)
+        if is_of_pop(data):
+            assert self._ack_lane is not None, "it is made after the lane of sends"
+            return self._ack_lane.serve(connection, data)
         assert self._end_lane is not None, "it is made with the lane of sends"
         size = 0
         if not begins_with_end(data):
@@ -744,10 +859,15 @@ class Broker:
 
     def _arrived(self, topic: str, queue_id: int, next_queue_offset: int, tags_code: int | None) -> None:
         self.parked_pulls.arrived(topic, queue_id, next_queue_offset, tags_code)
+        self.pop_requests.arrived(topic, queue_id, next_queue_offset, tags_code)
         if topic == SCHEDULE_TOPIC:
             self.delay.arrived(queue_id)
         elif topic == TIMER_TOPIC:
             self.timers.arrived()
+
+    def _reset(self, resets: Mapping[str, Mapping[int, int]]) -> None:
+        self.reset_notices.reset(resets)
+        self.pop_requests.reset(resets)
 
     def _has(self, topic: str, group: str) -> bool:
         return topic in self.topics.items and group in self.groups.items
@@ -760,7 +880,10 @@ class Broker:
     def _topics_changed(self, topics: tuple[TopicConfig, ...]) -> None:
         for config in topics:
             self.parked_pulls.wake_topic(config.topic_name)
+            self.pop_requests.wake_topic(config.topic_name)
         if not topics:  # some were deleted
+            self.pop_log.forget_deleted(lambda topic: self.topics.get(topic) is None)
+            self.pop_requests.wake_deleted(lambda topic: self.topics.get(topic) is None)
             for topic in {topic for topic, _ in self.traffic.incoming if self.topics.get(topic) is None}:
                 self.traffic.forget_topic(topic)
             counts = self.transaction_log.counts
@@ -773,6 +896,7 @@ class Broker:
 
     def _closed(self, connection: Connection) -> None:
         self.parked_pulls.drop(connection)
+        self.pop_requests.drop(connection)
         self.part.connection_closed(connection)
         self._clients.connection_closed(connection)
 
@@ -789,7 +913,7 @@ class Broker:
     async def _keep_house(self) -> None:
         while True:
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
-            self._send.forget_facts()
+            self._send.topics.forget_all()
 
     async def _serve_http(self) -> None:
         if not self.settings.http_port:
@@ -842,6 +966,7 @@ class Broker:
             traffic=self.traffic, registrar=self.registrar, connections=self, member=self.member,
             ordered=self.ordered, ordered_counters=self.ordered_counters,
             transactions=self.transactions, timers=self.timers, ledger=self.ledger,
+            pops=self.pops, pop_progress=self.pop_progress,
         )  # fmt: skip
 
     def _metrics(self) -> CollectorRegistry:
@@ -850,6 +975,11 @@ class Broker:
         if self._registry is None:
             self._registry = metrics.registry(self.metric_sources())
         return self._registry
+
+
+def _memory_bytes() -> int:
+    """Of the machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _bound(host: str, port: int, setting: str = "listenPort") -> socket.socket:

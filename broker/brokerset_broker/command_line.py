@@ -17,6 +17,7 @@ from brokerset_broker.store.folder import StoreUnusable
 from brokerset_broker.tables.config_files import ConfigDamaged
 from brokerset_runtime.listening import listen_host
 from brokerset_runtime.program import Program
+from brokerset_runtime.settings import SettingsError
 from brokerset_runtime.signals import stop_on_signals
 from brokerset_spec.broker_settings import BrokerSettings
 
@@ -65,7 +66,7 @@ PROGRAM: Final = Program(
     what="A RocketMQ broker",
     settings_class=BrokerSettings,
     serve=serve,
-    failures=(OSError, StoreUnusable, StoreCorrupt, ConfigDamaged, EpochsDamaged),
+    failures=(OSError, SettingsError, StoreUnusable, StoreCorrupt, ConfigDamaged, EpochsDamaged),
     failed="broker cannot go on",
     shortcuts={"-n": "namesrvAddr"},
 )

@@ -37,6 +37,7 @@ from brokerset_runtime.clock import Clock, SystemClock
 from brokerset_runtime.disk import RealDisk
 from brokerset_runtime.http import HttpEndpoint
 from brokerset_runtime.remoting import Connection, RemotingServer, ServerLimits
+from brokerset_runtime.tls import Tls
 from brokerset_spec.controller_settings import ControllerSettings
 from brokerset_spec.namesrv_settings import NamesrvSettings
 
@@ -94,6 +95,7 @@ class Controller:
         self._limits = limits or ServerLimits()
         self._measurements = Measurements()
         self._disk_thread = DiskThread(self._clock, self._measurements)
+        self._tls: Tls | None = None
         self._asker = FreshRequester()
         self._folder: NodeFolder | None = None
         self._disk: RealDisk | None = None
@@ -136,9 +138,12 @@ class Controller:
         """Claim the folder, load the state, listen; returns the remoting port. `run` takes part in the group.
 
         Raises `FileLocked` or `WrongFolder` for the folder, `LogDamaged` for its content, `OSError` for a
-        port that is taken or a disk that fails.
+        port that is taken or a disk that fails, `SettingsError` for files of TLS.
         """
         settings = self._settings
+        if settings.tls_config_file is not None:
+            self._tls = await asyncio.to_thread(Tls, settings.tls_config_file)
+            self._asker = FreshRequester(self._tls)
         try:
             self._folder = await self._disk_thread.run(
                 lambda: claim(
@@ -175,6 +180,8 @@ class Controller:
                 group.create_task(self._service.run())
                 group.create_task(self._server.sweep_idle())
                 group.create_task(self._check_disk_usage())
+                if self._tls is not None:
+                    group.create_task(self._tls.watch())
                 if self._name_server is not None:
                     group.create_task(self._name_server.run())
         finally:
@@ -222,7 +229,7 @@ class Controller:
         disk = self._disk = await self._disk_thread.run(lambda: RealDisk(raft_folder))
         machine = ReplicasMachine()
         transport = self._transport = TcpTransport(
-            settings.controller_group, settings.node_id, self._message_received
+            settings.controller_group, settings.node_id, self._message_received, self._tls
         )
         engine = self._engine = RaftEngine(
             node_id=settings.node_id,
@@ -260,7 +267,7 @@ class Controller:
         self._processors = Processors(service, in_force)
         service.use_settings(in_force)
         self._server = RemotingServer(
-            self._processors.handlers(), limits=self._limits, on_close=self._connection_closed
+            self._processors.handlers(), limits=self._limits, on_close=self._connection_closed, tls=self._tls
         )
         self.port = await self._server.listen(settings.bind_address, port)
         if settings.enable_name_server:
@@ -272,6 +279,7 @@ class Controller:
                     external_listen_port=settings.external_listen_port,
                     external_addresses_path=settings.external_addresses_path,
                     external_connections_max=settings.external_connections_max,
+                    tls_config_file=settings.tls_config_file,
                 ),
                 clock=self._clock,
                 provided={(CONTROLLERS_NAMESPACE, CONTROLLERS_KEY): self._controller_addresses},

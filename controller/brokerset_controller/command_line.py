@@ -16,6 +16,7 @@ from brokerset_raft.storage import LogDamaged
 from brokerset_runtime.files import FileLocked
 from brokerset_runtime.listening import listen_host
 from brokerset_runtime.program import Program
+from brokerset_runtime.settings import SettingsError
 from brokerset_runtime.signals import stop_on_signals
 from brokerset_spec.controller_settings import ControllerSettings
 
@@ -45,6 +46,6 @@ PROGRAM: Final = Program(
     what="A RocketMQ controller with a name server in it",
     settings_class=ControllerSettings,
     serve=serve,
-    failures=(OSError, FileLocked, WrongFolder, LogDamaged, KvFileDamaged),
+    failures=(OSError, SettingsError, FileLocked, WrongFolder, LogDamaged, KvFileDamaged),
     failed="controller cannot go on",
 )

@@ -7,6 +7,7 @@ from typing import Final
 
 from brokerset_protocol.commands import Command
 from brokerset_runtime.remoting import Connection, ConnectionClosed, RequestTimeout, connect
+from brokerset_runtime.tls import Tls
 
 LINGER_SECONDS: Final = 1.0
 """How long the connection of a one-way request stays open: a broker drops the work of a closed connection."""
@@ -18,7 +19,8 @@ LINGERING_MAX: Final = 1_000
 class FreshRequester:
     """An `Asker` that connects for every request."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: Tls | None = None) -> None:
+        self._tls = tls
         self._lingering: dict[int, Connection] = {}
 
     async def ask(self, address: str, command: Command, timeout: float) -> Command:
@@ -60,6 +62,6 @@ class FreshRequester:
 
     async def _connect(self, address: str, timeout: float) -> Connection:
         try:
-            return await connect(address, timeout=timeout)
+            return await connect(address, timeout=timeout, tls=self._tls)
         except ValueError as error:
             raise ConnectionClosed(str(error)) from error

@@ -20,6 +20,7 @@ from brokerset_namesrv.routes import RouteTable
 from brokerset_runtime.clock import Clock, SystemClock
 from brokerset_runtime.http import HttpEndpoint
 from brokerset_runtime.remoting import Connection, RemotingServer, ServerLimits
+from brokerset_runtime.tls import Tls
 from brokerset_spec.namesrv_settings import NamesrvSettings
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class NameServer:
         self.external_port = 0
         """The port for clients outside the cluster, once started; 0 without one."""
 
+        self._tls: Tls | None = None
         self.http_port = 0
         """The port of the HTTP endpoint, once started; 0 without one."""
 
@@ -74,12 +76,15 @@ class NameServer:
         """Load the key-value file and listen; returns the port.
 
         Arguments that are `None` come from the settings; port 0 takes a free one, `http_port` -1 as well.
-        Raises `OSError` when a port is taken, `KvFileDamaged` when the file cannot be read.
+        Raises `OSError` when a port is taken, `KvFileDamaged` when the file cannot be read,
+        `SettingsError` for files of TLS.
         """
         settings = self._settings
+        if settings.tls_config_file is not None:
+            self._tls = await asyncio.to_thread(Tls, settings.tls_config_file)
         kv = await asyncio.to_thread(kv_file.load, settings.kv_config_path)
         counters = Counters()
-        self._notifier = Notifier(counters)
+        self._notifier = Notifier(counters, self._tls)
         self._processors = Processors(
             settings=settings,
             table=RouteTable(settings),
@@ -92,7 +97,7 @@ class NameServer:
             provided=self._provided,
         )
         self._server = RemotingServer(
-            self._processors.handlers(), limits=self._limits, on_close=self._connection_closed
+            self._processors.handlers(), limits=self._limits, on_close=self._connection_closed, tls=self._tls
         )
         try:
             address = host if host is not None else settings.bind_address
@@ -103,6 +108,7 @@ class NameServer:
                     settings.external_addresses_path,
                     self._processors.table.master_ha_addresses,
                     connections_max=settings.external_connections_max,
+                    tls=self._tls,
                 )
                 self.external_port = await self._external.start(address, settings.external_listen_port)
             http = settings.http_port if http_port is None else http_port
@@ -127,6 +133,8 @@ class NameServer:
                 group.create_task(self._server.sweep_idle())
                 group.create_task(self._expire())
                 group.create_task(self._notifier.run())
+                if self._tls is not None:
+                    group.create_task(self._tls.watch())
                 if self._external is not None:
                     group.create_task(self._external.run())
         finally:

@@ -10,6 +10,7 @@ import structlog
 from brokerset_namesrv.app import NameServer
 from brokerset_namesrv.kv_file import KvFileDamaged
 from brokerset_runtime.program import Program
+from brokerset_runtime.settings import SettingsError
 from brokerset_runtime.signals import stop_on_signals
 from brokerset_spec.namesrv_settings import NamesrvSettings
 
@@ -37,6 +38,6 @@ PROGRAM: Final = Program(
     what="A RocketMQ name server",
     settings_class=NamesrvSettings,
     serve=serve,
-    failures=(OSError, KvFileDamaged),
+    failures=(OSError, SettingsError, KvFileDamaged),
     failed="name server cannot go on",
 )

@@ -15,6 +15,7 @@ from brokerset_protocol.errors import Rejected
 from brokerset_protocol.external_routes import SERVED, ExternalAddresses, external_body
 from brokerset_runtime.remoting import Connection, Handler, RemotingServer, ServerLimits
 from brokerset_runtime.remoting.connection import Handlers
+from brokerset_runtime.tls import Tls
 
 log = structlog.get_logger(__name__)
 
@@ -35,6 +36,7 @@ class ExternalListener:
         ha_addresses: Callable[[], Mapping[str, str]],
         *,
         connections_max: int,
+        tls: Tls | None = None,
     ) -> None:
         """`handlers` are those for clients inside; `path` is a JSON file, see `ExternalAddresses`.
 
@@ -48,7 +50,7 @@ class ExternalListener:
         """As last read; a file that cannot be read changes nothing."""
 
         served: dict[int, Handler] = {code: self._rewriting(handlers[code]) for code in SERVED}
-        self.server = RemotingServer(served, limits=ServerLimits(connections_max=connections_max))
+        self.server = RemotingServer(served, limits=ServerLimits(connections_max=connections_max), tls=tls)
 
     async def start(self, host: str, port: int) -> int:
         """Read the addresses and listen; returns the port. Raises `OSError` when the port is taken."""

@@ -13,6 +13,7 @@ from brokerset_protocol import headers
 from brokerset_protocol.codes import RequestCode
 from brokerset_protocol.commands import Command
 from brokerset_runtime.remoting import ConnectionClosed, ConnectionPool
+from brokerset_runtime.tls import Tls
 
 log = structlog.get_logger(__name__)
 
@@ -26,10 +27,10 @@ CONNECT_SECONDS_MAX: Final = 0.3
 class Notifier:
     """A queue of notices and the task that sends them."""
 
-    def __init__(self, counters: Counters) -> None:
+    def __init__(self, counters: Counters, tls: Tls | None = None) -> None:
         self._counters = counters
         self._queue: asyncio.Queue[MinBrokerIdNotice] = asyncio.Queue(WAITING_MAX)
-        self._pool = ConnectionPool()
+        self._pool = ConnectionPool(tls=tls)
 
     def tell(self, notices: tuple[MinBrokerIdNotice, ...]) -> None:
         """Have notices sent; never waits."""

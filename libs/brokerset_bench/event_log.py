@@ -1,4 +1,4 @@
-"""What one run saw of transactions or timers: events in memory, then JSON lines, and how they are judged.
+"""What one run saw of transactions, timers or pops: events, then JSON lines, and how they are judged.
 
 Each event is an object with `t` (seconds on one clock) and `kind`; the first has the kind `subject`, and says
 in `of` which judge it is for. Both judges know:
@@ -31,6 +31,7 @@ class Subject(StrEnum):
 
     TRANSACTIONS = "transactions"
     TIMERS = "timers"
+    POPS = "pops"
 
 
 class Broken(StrEnum):
@@ -45,6 +46,8 @@ class Broken(StrEnum):
     """A consumer was given a message before anybody had committed it."""
     ROLLED_BACK_VISIBLE = "rolledBackVisible"
     """A consumer was given a message that was rolled back, or whose producer had given it up."""
+    AGAIN = "again"
+    """A broker had confirmed that a consumer is done with a message, and it was given out again."""
     EARLY = "early"
     """A consumer was given a timer before its time."""
     UNREAD = "unread"

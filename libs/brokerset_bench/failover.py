@@ -62,11 +62,12 @@ class Wish:
     mode: str = CONTROLLER
     transactions: int = 0
     timers: int = 0
+    pops: int = 0
 
     def arguments(self, kind: Kind) -> list[str]:
         """How this command is asked for the same with one kind."""
         keep = [] if self.keep is None else [f"--keep-history={self.keep}"]
-        same = ("mode", "runs", "rate", "size", "replicas", "transactions", "timers")
+        same = ("mode", "runs", "rate", "size", "replicas", "transactions", "timers", "pops")
         numbers = [f"--{name}={getattr(self, name)}" for name in same]
         return [f"--kinds={kind.name}", *numbers, *(f"--set={one}" for one in self.settings), *keep]
 
@@ -81,6 +82,7 @@ class Wish:
             whole_max=90.0 if java else 60.0,
             transactions=self.transactions,
             timers=self.timers,
+            pops=self.pops,
         )
 
     @property
@@ -117,6 +119,7 @@ def _settings(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> 
 @number_option("--rate", "Messages sent in a second.", 1, 20_000, default=2000)
 @number_option("--transactions", "Transactions begun in a second, besides.", 0, 2000, default=0)
 @number_option("--timers", "Timers put in a second, besides.", 0, 2000, default=0)
+@number_option("--pops", "Messages sent in a second that a group pops, besides.", 0, 2000, default=0)
 @number_option("--size", "Bytes of a body.", 32, 1024 * 1024, metavar="B", default=1024)
 @number_option("--replicas", "Brokers of the group.", 1, 9, default=3)
 @click.option(
@@ -160,6 +163,8 @@ def failover(java: Path | None, java_only: bool, as_json: bool, **wished: Any) -
     the others: no commit may be lost, and no half message or one that was rolled back may become visible.
     With --timers messages are put that are due 1.5 to 8 s later: none may be lost or early; what comes late
     or twice is counted.
+    With --pops messages are sent that a group pops and acknowledges one by one: none may be lost, and none
+    that is done may be given out again; what is given out twice before it is counted.
     """
     if java_only and java is None:
         raise click.UsageError("--java-only needs --java DIR")

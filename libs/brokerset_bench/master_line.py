@@ -9,6 +9,7 @@ from typing import Final
 
 from brokerset_bench.writer import CONNECT_SECONDS_MAX, TICK_SECONDS, Route
 from brokerset_runtime.remoting import Connection, ConnectionClosed, Handlers, connect
+from brokerset_runtime.tls import tls_of_environment
 
 FOLLOW_SECONDS: Final = 0.01
 """How often the route's master is compared with the one that is connected."""
@@ -52,7 +53,9 @@ class MasterLine:
             await asyncio.sleep(FOLLOW_SECONDS)
 
     async def _move(self, master: str) -> None:
-        connection = await connect(master, self._handlers, timeout=CONNECT_SECONDS_MAX)
+        connection = await connect(
+            master, self._handlers, timeout=CONNECT_SECONDS_MAX, tls=tls_of_environment()
+        )
         if self.connection is not None:
             self._before.append(self.connection)
         self.connection, self.address = connection, master

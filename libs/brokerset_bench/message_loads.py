@@ -1,4 +1,4 @@
-"""Transactions and timers next to the plain sends of a failover measurement, and how they are judged."""
+"""Transactions, timers and pops beside the plain sends of a failover measurement, and their judges."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from brokerset_bench import timer_history, timer_load, transaction_history, transaction_load
+from brokerset_bench import pop_history, timer_history, timer_load, transaction_history, transaction_load
 from brokerset_bench.event_log import MessageVerdict, Subject
+from brokerset_bench.pop_history import PopHistory
+from brokerset_bench.pop_reader import PopReader
 from brokerset_bench.probes import Prober
 from brokerset_bench.reader import Reader
 from brokerset_bench.timer_history import TimerHistory
-from brokerset_bench.timer_load import TimerLoad
+from brokerset_bench.timer_load import PopSends, TimerLoad
 from brokerset_bench.transaction_history import TransactionHistory
 from brokerset_bench.transaction_load import TransactionLoad
 from brokerset_bench.writer import Route
@@ -34,6 +36,7 @@ check comes after half a minute."""
 CHECKS: Final[Mapping[Subject, Callable[[Iterable[Mapping[str, Any]]], MessageVerdict]]] = {
     Subject.TRANSACTIONS: transaction_history.check,
     Subject.TIMERS: timer_history.check,
+    Subject.POPS: pop_history.check,
 }
 """Who judges which history."""
 
@@ -44,8 +47,8 @@ class _Part:
 
     topic: str
     queues: int
-    history: TransactionHistory | TimerHistory
-    reader: Reader
+    history: TransactionHistory | TimerHistory | PopHistory
+    reader: Reader | PopReader
     load: TransactionLoad | TimerLoad
     sending: asyncio.Task[None] | None = None
     reading: asyncio.Task[None] | None = None
@@ -55,9 +58,17 @@ class MessageLoads:
     """The loads of one run; none when no rate is given."""
 
     def __init__(
-        self, instance: ClientInstance, route: Route, group: str, name: str, *, transactions: int, timers: int
+        self,
+        instance: ClientInstance,
+        route: Route,
+        group: str,
+        name: str,
+        *,
+        transactions: int = 0,
+        timers: int = 0,
+        pops: int = 0,
     ) -> None:
-        """`transactions` and `timers` are rates, a second; 0 for none. `name` is the run's.
+        """`transactions`, `timers` and `pops` are rates, a second; 0 for none. `name` is the run's.
 
         `route` names the master of the group, and is read by somebody else.
         """
@@ -77,6 +88,11 @@ class MessageLoads:
             sender = TimerLoad(puts, route, topic, rate=timers, size=BODY_SIZE)
             reader = Reader(instance, route, topic, group, queues=queues)
             self._parts.append(_Part(topic, queues, puts, reader, sender))
+        if pops:
+            topic, queues, gifts = f"pops-{name}", timer_load.QUEUES, PopHistory(time.monotonic)
+            sends = PopSends(gifts, route, topic, rate=pops, size=BODY_SIZE)
+            popper = PopReader(instance, route, topic, group, gifts, queues=queues)
+            self._parts.append(_Part(topic, queues, gifts, popper, sends))
 
     async def create_topics(self, prober: Prober, master: str) -> None:
         """Make the topics. Raises `NoAnswer`."""

@@ -1,4 +1,4 @@
-"""What became of transactions and timers, as tables for people."""
+"""What became of transactions, timers and pops, as tables for people."""
 
 from __future__ import annotations
 
@@ -31,6 +31,16 @@ COLUMNS: Final[Mapping[Subject, Mapping[str, str]]] = {
         "p99 ms": "lateP99Ms",
         "max ms": "lateMaxMs",
         "twice": "duplicates",
+        "broken promises": "violations",
+    },
+    Subject.POPS: {
+        "acknowledged": "acked",
+        "popped": "delivered",
+        "done": "done",
+        "lost": "lost",
+        "never given out": "unread",
+        "done, given out again": "again",
+        "given out twice": "twice",
         "broken promises": "violations",
     },
 }

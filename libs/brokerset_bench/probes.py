@@ -17,6 +17,7 @@ from brokerset_protocol.commands import Command
 from brokerset_protocol.errors import Rejected
 from brokerset_protocol.headers import controller as fields
 from brokerset_runtime.remoting import ConnectionClosed, ConnectionPool, RequestTimeout
+from brokerset_runtime.tls import tls_of_environment
 
 PROBE_SECONDS: Final = 1.0
 """Longest time that a probe may take; whoever is silent is asked again by the caller."""
@@ -57,7 +58,7 @@ class Prober:
     """Probes over connections that are kept; use it with `async with`."""
 
     def __init__(self) -> None:
-        self._pool = ConnectionPool()
+        self._pool = ConnectionPool(tls=tls_of_environment())
 
     async def __aenter__(self) -> Prober:
         return self

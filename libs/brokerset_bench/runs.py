@@ -74,6 +74,9 @@ class Load:
     timers: int = 0
     """Put in a second, besides the messages."""
 
+    pops: int = 0
+    """Sent in a second to be popped, besides the messages."""
+
 
 async def run_kind(
     bench: BenchSet,
@@ -134,6 +137,7 @@ class _Run:
             f"{self.kind.name}-{self.number}",
             transactions=self.load.transactions,
             timers=self.load.timers,
+            pops=self.load.pops,
         )
         await loads.create_topics(self.prober, view.master)
         await self._create_topic(view, route, topic)

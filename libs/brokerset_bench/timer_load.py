@@ -12,6 +12,7 @@ from typing import Final
 
 from brokerset_bench.history import body_of
 from brokerset_bench.master_line import MasterLine, at_rate
+from brokerset_bench.pop_history import PopHistory
 from brokerset_bench.timer_history import TimerHistory
 from brokerset_bench.writer import ANSWER_SECONDS_MAX, IN_FLIGHT_MAX, Route, send_fields
 from brokerset_formats.properties import Property
@@ -28,7 +29,11 @@ DELAYS_SECONDS: Final = (1.5, 3.0, 5.0, 8.0)
 class TimerLoad:
     """Puts timers. One loop owns all of its state."""
 
-    def __init__(self, history: TimerHistory, route: Route, topic: str, *, rate: int, size: int) -> None:
+    delayed = True
+
+    def __init__(
+        self, history: TimerHistory | PopHistory, route: Route, topic: str, *, rate: int, size: int
+    ) -> None:
         self._history = history
         self._topic = topic
         self._rate = rate
@@ -55,12 +60,11 @@ class TimerLoad:
         if connection is None or not connection.is_open or len(self._waiting) >= IN_FLIGHT_MAX:
             return
         number, self._next = self._next, self._next + 1
-        due_ms = time.time_ns() // 1_000_000 + int(DELAYS_SECONDS[number % len(DELAYS_SECONDS)] * 1000)
-        properties = {
-            Property.UNIQ_KEY: f"{number:032X}",
-            Property.WAIT: "true",
-            Property.TIMER_DELIVER_MS: str(due_ms),
-        }
+        due_ms = time.time_ns() // 1_000_000
+        properties = {Property.UNIQ_KEY: f"{number:032X}", Property.WAIT: "true"}
+        if self.delayed:
+            due_ms += int(DELAYS_SECONDS[number % len(DELAYS_SECONDS)] * 1000)
+            properties[Property.TIMER_DELIVER_MS] = str(due_ms)
         fields = send_fields(PRODUCER_GROUP, self._topic, number % QUEUES, properties)
         self._history.put(number, due_ms / 1000, self._line.address)
         try:
@@ -90,3 +94,9 @@ class TimerLoad:
             self._history.acked(number, broker)  # a late one counts as well
         elif in_time:
             self._history.failed(number, f"code {answer.code}: {answer.remark}"[:100])
+
+
+class PopSends(TimerLoad):
+    """Sends messages that are to be popped."""
+
+    delayed = False

@@ -20,6 +20,7 @@ from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.headers.send import SendKey, SendResponseKey
 from brokerset_runtime.remoting import Connection, ConnectionClosed, connect
+from brokerset_runtime.tls import tls_of_environment
 
 QUEUES: Final = 8
 TICK_SECONDS: Final = 0.002
@@ -281,7 +282,7 @@ class Writer:
 
     async def _move(self, master: str) -> None:
         try:
-            connection = await connect(master, timeout=CONNECT_SECONDS_MAX)
+            connection = await connect(master, timeout=CONNECT_SECONDS_MAX, tls=tls_of_environment())
         except ConnectionClosed:
             return
         before = self._line
@@ -307,7 +308,9 @@ class Writer:
                 elif self._loop.time() >= retry_at.get(address, 0.0):
                     retry_at[address] = self._loop.time() + CLING_RETRY_SECONDS
                     with contextlib.suppress(ConnectionClosed):
-                        connection = await connect(address, timeout=CONNECT_SECONDS_MAX)
+                        connection = await connect(
+                            address, timeout=CONNECT_SECONDS_MAX, tls=tls_of_environment()
+                        )
                         if address in self._old:
                             self._old[address] = Line(address, connection, clinging=True)
                         else:

@@ -120,6 +120,7 @@ def describe(name: str, cluster: Cluster, as_json: bool) -> None:
                     "brokerOffset": item.broker_offset,
                     "consumerOffset": item.consumer_offset,
                     "lag": item.lag,
+                    "inFlight": item.in_flight,
                     "lastTimestamp": item.last_timestamp_ms,
                 }
                 for item in sorted(progress, key=lambda item: item.queue)
@@ -150,6 +151,7 @@ def describe(name: str, cluster: Cluster, as_json: bool) -> None:
             "written": "brokerOffset",
             "consumed": "consumerOffset",
             "lag": "lag",
+            "in flight": "inFlight",
             "last consumed": lambda queue: moment(queue["lastTimestamp"]),
         },
         empty="It has not consumed anything yet.",

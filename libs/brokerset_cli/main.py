@@ -22,6 +22,8 @@ COMMANDS: Final = {
         "Create, scale, list, describe and delete ordered subjects.",
     ),
     "group": ("brokerset_cli.groups:group", "Consumer groups: create, describe, move, suspend, delete."),
+    "user": ("brokerset_cli.access:user", "Users: who may send requests, and what they sign with."),
+    "acl": ("brokerset_cli.access:acl", "Policies: what users may do."),
     "send": ("brokerset_cli.messages:send", "Send messages to a topic."),
     "recall": ("brokerset_cli.messages:recall", "Take back a message that waits for its time."),
     "consume": ("brokerset_cli.messages:consume", "Read messages from a topic."),
@@ -53,6 +55,7 @@ COMMANDS: Final = {
         "brokerset_cli.takeover.adopt:adopt",
         "Take over a running Java cluster by joining it, and give it back.",
     ),
+    "export": ("brokerset_cli.store:export", "Add what is new in topics to a table of a data lake."),
     "store": ("brokerset_cli.store:store", "Check, count, move, compare and export store files."),
     "kubernetes": (
         "brokerset_cli.kubernetes.command:kubernetes",
@@ -111,6 +114,18 @@ class LazyGroup(click.Group):
             hint = f" Did you mean {near[0]}?" if near else " See brokerset --help."
             ctx.fail(f"There is no command {args[0]!r}.{hint}")
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the subcommand; files of settings and of TLS that are wrong end it as other mistakes do."""
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            from brokerset_cli.output import CommandFailed
+            from brokerset_runtime.settings import SettingsError
+
+            if not isinstance(error, SettingsError):
+                raise
+            raise CommandFailed(str(error), "correct that and try again") from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of subcommands without loading them."""

@@ -26,6 +26,7 @@ from brokerset_cli.ordered_messages import (
     take_ordered,
 )
 from brokerset_cli.output import CommandFailed, counted, fail, progress, write_json
+from brokerset_cli.popped_messages import BATCH, INVISIBLE_SECONDS, check_pop, popped_json, take_popped
 from brokerset_cli.requests import replying
 from brokerset_cli.sending import OFFSET_UNKNOWN, Sends, Sent, check_statuses, send_all
 from brokerset_cli.transactions import STATES, Ends, TransactionalSends, check_ends, ends_line
@@ -33,6 +34,9 @@ from brokerset_client.instance import ClientInstance
 from brokerset_client.messages import BODY_SIZE_MAX, Message, MessageView
 from brokerset_client.ordered import OrderedClient
 from brokerset_client.ordered.consuming import PulledMessage
+from brokerset_client.pop.popped import PoppedMessage
+from brokerset_client.pop.requests import POP_MAX
+from brokerset_client.pop.settings import INVISIBLE_SECONDS_MAX
 from brokerset_client.producer import Producer
 from brokerset_client.timers import timed
 from brokerset_client.tracing import TraceSettings
@@ -384,10 +388,24 @@ def recall(topic: str, handle: str, cluster: Cluster, as_json: bool) -> None:
     help="Stop after so many seconds without a message.",
 )
 @click.option(
+    "--pop",
+    is_flag=True,
+    help="Read by POP: no queues are assigned, each message is this reader's until a time, or an ack.",
+)
+@click.option(
+    "--invisible",
+    type=click.FloatRange(0, INVISIBLE_SECONDS_MAX, min_open=True),
+    metavar="SECONDS",
+    help=f"With --pop: after so long a message comes again that was not acknowledged. [default: "
+    f"{INVISIBLE_SECONDS:g}]",
+)
+@number_option("--batch", f"With --pop: messages of one pop. [default: {BATCH}]", 1, POP_MAX)
+@click.option("--ack/--no-ack", default=True, help="With --pop: acknowledge what was shown. [default: ack]")
+@click.option(
     "--ordered",
     is_flag=True,
     help="TOPIC is an ordered subject: own partitions of it, and show order key, partition, queue offset and "
-    "fencing token.",
+    "fencing token. With --pop: a usual topic, each queue of it in its order.",
 )
 @click.option(
     "--shared",
@@ -417,6 +435,10 @@ def consume(
     expression: str,
     sql: str | None,
     idle_seconds: float | None,
+    pop: bool,
+    invisible: float | None,
+    batch: int | None,
+    ack: bool,
     ordered: bool,
     shared: bool,
     metrics_port: int | None,
@@ -430,7 +452,21 @@ def consume(
 
     What was shown counts as consumed: the next run of the same group goes on after it. With --json each
     message is one line. A group of an ordered subject begins with the oldest message, whatever --from says.
+    With --pop --no-ack all comes again later.
     """
+    check_pop(
+        pop=pop,
+        ack=ack,
+        invisible=invisible,
+        batch=batch,
+        others={
+            "--shared": shared,
+            "--metrics-port": metrics_port is not None,
+            "--reply": reply is not None,
+            "--trace": trace,
+            "--from TIME": start.timestamp_ms is not None,
+        },
+    )
     if metrics_port is not None and not ordered:
         raise click.UsageError("--metrics-port goes with --ordered: usual consumers have no metrics")
     if shared and not ordered:
@@ -438,7 +474,7 @@ def consume(
 
     if trace and ordered:
         raise click.UsageError("--trace goes without --ordered: consumers of subjects write no traces")
-    if sql is not None and (ordered or expression != "*"):
+    if sql is not None and ((ordered and not pop) or expression != "*"):
         raise click.UsageError("--sql goes neither with --tag nor with --ordered: a topic has one filter")
     if reply is not None and (ordered or not reply):
         raise click.UsageError("--reply needs a text, and does not go with --ordered")
@@ -457,7 +493,30 @@ def consume(
                 json.dumps(ordered_json(pulled), ensure_ascii=False) if as_json else ordered_line(pulled)
             )
 
+    def show_popped(message: PoppedMessage) -> None:
+        if as_json and not quiet:
+            click.echo(json.dumps(popped_json(message), ensure_ascii=False))
+        else:
+            show(message)
+
     async def work(instance: ClientInstance) -> Taken:
+        if pop:
+            await instance.route(topic)
+            return await take_popped(
+                instance,
+                topic,
+                group,
+                where=start.where,
+                handle=show_popped,
+                expression=expression if sql is None else sql,
+                expression_type=ExpressionType.TAG if sql is None else ExpressionType.SQL92,
+                ordered=ordered,
+                invisible_seconds=INVISIBLE_SECONDS if invisible is None else invisible,
+                batch=batch or BATCH,
+                ack=ack,
+                count=count,
+                idle_seconds=idle_seconds,
+            )
         if ordered:
             return await take_ordered(
                 instance,

@@ -14,6 +14,7 @@ from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
 from brokerset_runtime.remoting import ConnectionClosed, RequestTimeout, connect
 from brokerset_runtime.supervision import Child
+from brokerset_runtime.tls import tls_of_environment
 from brokerset_spec.plan import ProcessPlan
 
 TRIES_MAX: Final = 5
@@ -125,7 +126,7 @@ async def _tell(address: str, name_servers: str, runs: Callable[[], bool], tries
 async def _try(address: str, name_servers: str) -> _Problem | None:
     body = properties_text.to_text({"namesrvAddr": name_servers})
     try:
-        connection = await connect(address, timeout=TRY_SECONDS_MAX)
+        connection = await connect(address, timeout=TRY_SECONDS_MAX, tls=tls_of_environment())
     except ConnectionClosed as error:
         return _Problem(str(error), refused=False)
     try:

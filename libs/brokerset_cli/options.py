@@ -11,6 +11,7 @@ from click.core import ParameterSource
 
 from brokerset_cli.folder import DEFAULT_DATA, DataFolder
 from brokerset_cli.output import fail
+from brokerset_cli.set_tls import use_tls_of
 from brokerset_spec.set_memory import CONTROLLER
 from brokerset_spec.set_parts import DLEDGER
 
@@ -134,6 +135,7 @@ def _address(given: str | None, data: Path, of_state: str, option: str) -> str:
         if problems := address_problems(given):
             raise click.BadParameter("; ".join(problems), param_hint=option)
         return given
+    use_tls_of(data)
     state = DataFolder(data).read_state()
     context = click.get_current_context(silent=True)
     if state is None and context and context.get_parameter_source("data") is ParameterSource.COMMANDLINE:

@@ -14,6 +14,7 @@ from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.headers import GetMetaDataResponse
 from brokerset_runtime.remoting import ConnectionClosed, RequestTimeout, connect
+from brokerset_runtime.tls import tls_of_environment
 from brokerset_spec.broker_settings import BrokerSettings
 from brokerset_spec.namesrv_settings import NamesrvSettings
 from brokerset_spec.plan import ProcessPlan
@@ -110,7 +111,7 @@ async def controller_answers(address: str) -> bool:
 async def ask(address: str, code: RequestCode) -> Command | None:
     """Send a process a request that needs no header; None when it gives no answer."""
     try:
-        connection = await connect(address, timeout=PROBE_SECONDS_MAX)
+        connection = await connect(address, timeout=PROBE_SECONDS_MAX, tls=tls_of_environment())
     except ConnectionClosed:
         return None
     try:

@@ -21,6 +21,7 @@ from brokerset_cli.name_server_news import TRIES_MAX, NameServerNews
 from brokerset_cli.output import fail, write_table
 from brokerset_cli.processes import free_port, port_is_free, start_ticks
 from brokerset_cli.readiness import readiness
+from brokerset_cli.set_tls import tls_config_file
 from brokerset_runtime.clock import SystemClock
 from brokerset_runtime.files import write_atomically
 from brokerset_runtime.settings import settings_text
@@ -191,6 +192,7 @@ class Run:
             wishes=self._port_wishes(wish),
             host=self.host,
             with_data=not_lost(before, memory),
+            tls_config_file=tls_config_file(self.folder.path),
         )
         was = {process.name for process in before.processes}
         will = {process.name for process in plan.processes}

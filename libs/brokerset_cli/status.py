@@ -28,6 +28,7 @@ from brokerset_cli.cluster_view import (
 )
 from brokerset_cli.folder import DataFolder, SetState
 from brokerset_cli.java_controllers import leader_of
+from brokerset_cli.lag_view import LAG_COLUMNS, GroupLag, fetch_lags
 from brokerset_cli.ledger_view import (
     fetch_ledger_groups,
     groups_json,
@@ -42,7 +43,9 @@ from brokerset_cli.options import (
     observed_controllers,
 )
 from brokerset_cli.output import CommandFailed, camel_json, duration, write_columns, write_json, write_table
+from brokerset_cli.pop_view import POP_COLUMNS, PopView, pop_problems, pop_view
 from brokerset_cli.replication_view import lag_of, master_facts
+from brokerset_client.admin import Admin
 from brokerset_client.errors import ClientError, RequestRefused
 from brokerset_client.instance import ClientInstance, readable
 from brokerset_client.ledger_groups import LedgerGroup
@@ -74,6 +77,9 @@ class BrokerView:
     stored_bytes: int | None
     reachable: bool
 
+    pops: PopView | None = None
+    """Consumption by POP; None of who does not lead, and of who does not say."""
+
 
 @dataclass(frozen=True, slots=True)
 class View:
@@ -91,6 +97,9 @@ class View:
     problems: tuple[str, ...]
     """What is not as it should be; empty means that all is well."""
 
+    lags: tuple[GroupLag, ...] | None = None
+    """How far behind consumer groups are; None if nobody asked."""
+
     def to_json(self) -> dict[str, Any]:
         """Return the view with camelCase names."""
         state = self.state.to_json() if self.state is not None else None
@@ -105,6 +114,7 @@ class View:
             "local": state,
             "brokers": camel_json(self.brokers),
             "dledgerGroups": groups_json(self.ledgers, process_names(self.state)),
+            **({} if self.lags is None else {"consumerGroups": camel_json(self.lags)}),
             **(
                 view_json(self.controllers, process_names(self.state)) if self.controllers is not None else {}
             ),
@@ -114,9 +124,12 @@ class View:
 @click.command()
 @namesrv_options
 @address_option("--controller", "Controllers, with ; between them. [default: those of the set in --data]")
+@click.option("--groups", is_flag=True, help="Also how far behind each consumer group is in each topic.")
 @click.option("--watch", is_flag=True, help="Look again each second until Ctrl-C.")
 @json_option
-def status(namesrv: str | None, data: Path, controller: str | None, watch: bool, as_json: bool) -> None:
+def status(
+    namesrv: str | None, data: Path, controller: str | None, groups: bool, watch: bool, as_json: bool
+) -> None:
     """Show processes, controllers, the replicas of each group, how far each is, and what is wrong.
 
     Of a DLedger group, which has no controllers, the members are asked.
@@ -126,8 +139,12 @@ def status(namesrv: str | None, data: Path, controller: str | None, watch: bool,
     address = namesrv_address(namesrv, data)
     controllers = observed_controllers(controller, data) if controller or not namesrv else None
     local = None if namesrv else data
+
+    def observe_again() -> View:
+        return observe(address, local, controllers, named=controller is not None, lags=groups)
+
     if not watch:
-        view = observe(address, local, controllers, named=controller is not None)
+        view = observe_again()
         if as_json:
             write_json(view.to_json())
         else:
@@ -136,7 +153,7 @@ def status(namesrv: str | None, data: Path, controller: str | None, watch: bool,
             sys.exit(1)
         return
     with suppress(KeyboardInterrupt):  # is how people end it
-        _watch(lambda: observe(address, local, controllers, named=controller is not None), as_json)
+        _watch(observe_again, as_json)
 
 
 def _watch(observe_again: Callable[[], View], as_json: bool) -> None:
@@ -164,7 +181,14 @@ def _as_text(view: View) -> str:
     return text.getvalue()
 
 
-def observe(namesrv: str, data: Path | None, controllers: str | None = None, *, named: bool = False) -> View:
+def observe(
+    namesrv: str,
+    data: Path | None,
+    controllers: str | None = None,
+    *,
+    named: bool = False,
+    lags: bool = False,
+) -> View:
     """Gather what is known now; what cannot be reached is a problem of the view, not an error.
 
     Controllers that nobody named and that do not answer are left out: there may be none.
@@ -174,6 +198,7 @@ def observe(namesrv: str, data: Path | None, controllers: str | None = None, *, 
     brokers: tuple[BrokerView, ...] = ()
     agreed: ControllersView | None = None
     ledgers: tuple[LedgerGroup, ...] = ()
+    behind: tuple[GroupLag, ...] | None = None
     if state is None or state.alive:
         reasons = asyncio.run(broker_reasons(state))
         try:
@@ -185,8 +210,15 @@ def observe(namesrv: str, data: Path | None, controllers: str | None = None, *, 
                 f"broker {b.group}/{b.id} at {b.address} does not answer" for b in brokers if not b.reachable
             ]
             problems += missing_brokers(state, brokers, reasons)
+            for each in brokers:
+                problems += pop_problems(f"broker {each.group}/{each.id}", each.pops)
             if not brokers and state is None:
                 problems.append(f"the name server {namesrv} knows no broker; start one with `brokerset up`")
+        if lags and brokers:
+            try:
+                behind = run(namesrv, lambda instance: fetch_lags(Admin(instance=instance)))
+            except CommandFailed as error:
+                problems.append(f"consumer groups are not known: {error.format_message()}; {error.advice}")
         if state is None or state.is_dledger:
             found = asyncio.run(fetch_ledger_groups(state, {each.address: each.group for each in brokers}))
             ledgers = found[0]
@@ -199,7 +231,7 @@ def observe(namesrv: str, data: Path | None, controllers: str | None = None, *, 
             else:
                 own = None if state is not None and state.guest else state
                 problems += controller_problems(agreed, own)  # a guest's controllers are no processes here
-    return View(namesrv, state, brokers, agreed, ledgers, tuple(problems))
+    return View(namesrv, state, brokers, agreed, ledgers, tuple(problems), behind)
 
 
 def local_problems(state: SetState) -> list[str]:
@@ -275,6 +307,7 @@ async def _probe_broker(
         get_per_second=_number(facts, "getTransferredTps"),
         stored_bytes=None if first is None or last is None else int(last - max(first, 0)),
         reachable=reachable,
+        pops=pop_view(facts),
     )
 
 
@@ -326,8 +359,24 @@ def show(view: View, *, errors_apart: bool = True) -> None:
                 "up": lambda b: duration((now_ms - b.boot_ms) / 1000) if b.boot_ms else None,
             },
         )
+        _show_pops(view.brokers)
+    if view.lags is not None:
+        click.echo("\nConsumer groups")
+        write_columns(view.lags, LAG_COLUMNS, empty="No group has consumed anything yet.")
     if errors_apart:
         _show_problems(view, apart=True)
+
+
+def _show_pops(brokers: tuple[BrokerView, ...]) -> None:
+    """A table of the masters that have something to do with POP."""
+    rows = [
+        (broker.group, broker.id, *(of(broker.pops) for of in POP_COLUMNS.values()))
+        for broker in brokers
+        if broker.pops is not None and not broker.pops.is_idle
+    ]
+    if rows:
+        click.echo("\nPopped messages")
+        write_table(("group", "id", *POP_COLUMNS), rows)
 
 
 def _show_problems(view: View, *, apart: bool) -> None:

@@ -35,6 +35,8 @@ JOBS: Final = {
     "migrate": "Copy a store into another layout.",
     "audit": "Compare the replicas of one broker, byte by byte.",
     "export": "Write messages to Parquet files.",
+    "lake": "Add what is new in topics of brokers to a Delta table.",
+    "archive": "Copy sealed files to object storage.",
 }
 """The jobs, and their lines in the help: those of `brokerset_spark.commands.table`."""
 
@@ -116,8 +118,29 @@ class StoreGroup(click.Group):
 
 @click.group(cls=StoreGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def store() -> None:
-    """Check, count, move, compare and export store files, of brokerset or Java, without a broker.
+    """Check, count, move, compare, export and archive store files, of brokerset or Java, without a broker.
 
     The files of a source store are never written to. `brokerset store JOB --help` tells a job's options.
     Exit codes: 0 clean, 1 findings, 2 the job failed, 3 the input is missing or a broker runs on it.
     """
+
+
+@click.command(
+    "export",
+    context_settings={
+        "ignore_unknown_options": True,
+        "allow_extra_args": True,
+        "help_option_names": ["-h", "--help"],
+    },
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS]")
+def export(arguments: tuple[str, ...]) -> None:
+    """Add what is new in topics of running brokers to a Delta table, each message once.
+
+    \b
+    brokerset export --name-servers 127.0.0.1:9876 --topic orders --target /data/lake
+    brokerset export --name-servers 127.0.0.1:9876 --topic-pattern 'orders.*' --target s3://bucket/lake
+
+    A run goes on where the last one's commit ended. `brokerset store lake --help` tells all options.
+    """
+    sys.exit(run_job(["lake", *arguments]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import subprocess
 import sys
 import time
@@ -17,6 +18,14 @@ from brokerset_cli.options import data_option, number_option
 from brokerset_cli.output import fail, write_columns
 from brokerset_cli.processes import free_port, port_holder, port_is_free
 from brokerset_cli.running import Run, controllers_with_data, run_set, write_settings
+from brokerset_cli.set_tls import (
+    clients_file,
+    has_tls,
+    make_tls,
+    processes_file,
+    tls_config_file,
+    use_tls_of_own,
+)
 from brokerset_runtime.cores import usable_cores
 from brokerset_runtime.files import write_atomically
 from brokerset_runtime.supervision import STILL_STARTING_SECONDS
@@ -92,6 +101,12 @@ PORTS: Final = (0, 65_535)
     *PORTS,
     metavar="PORT",
 )
+@click.option(
+    "--tls/--no-tls",
+    default=None,
+    help="Encrypt everything that clients and processes say, with an authority that is made in the folder. "
+    "[default: as last time, else --no-tls]",
+)
 def up(
     manifest_file: Path | None,
     data: Path,
@@ -100,6 +115,7 @@ def up(
     namesrv_port: int | None,
     broker_port: int | None,
     http_port: int | None,
+    tls: bool | None,
 ) -> None:
     """Run a BrokerSet on this machine: controllers, each with a name server, and the brokers of each group.
 
@@ -118,9 +134,9 @@ def up(
     wanted = PortWishes(namesrv_port, broker_port, http_port)
     try:
         if detach:
-            detach_set(manifest, data, host, wanted)
+            detach_set(manifest, data, host, wanted, tls=tls)
         else:
-            _attend(manifest, data, host, wanted)
+            _attend(manifest, data, host, wanted, tls)
     except OSError as error:
         fail(
             f"{error.filename or data} cannot be used: {error.strerror or error}",
@@ -128,11 +144,28 @@ def up(
         )
 
 
-def _attend(manifest: BrokerSet, data: Path, host: str, wanted: PortWishes) -> None:
+def _choose_tls(folder: DataFolder, host: str, wanted: bool | None) -> None:
+    """Make or leave out certificates as is wished, or as it was at the last start. The folder is claimed."""
+    if wanted is False:
+        processes_file(folder.path).unlink(missing_ok=True)
+    elif wanted or has_tls(folder.path):
+        try:
+            make_tls(folder.path, [socket.gethostname() if host == "0.0.0.0" else host])
+        except ValueError as error:
+            fail(
+                f"the authority in {processes_file(folder.path).parent} cannot be used: {error}",
+                "restore authority.pem and authority.key, or remove both: then a new one is made,"
+                " which clients have to be given",
+            )
+    use_tls_of_own(folder.path)
+
+
+def _attend(manifest: BrokerSet, data: Path, host: str, wanted: PortWishes, tls: bool | None) -> None:
     """Run the set in this process until it is asked to stop."""
     folder = DataFolder(data)
     lock = folder.claim(manifest.metadata.name)
     try:
+        _choose_tls(folder, host, tls)
         plan = make_plan(manifest, folder, host, wanted)
         folder.write_memory(plan.memory)
         _store_manifest(folder, manifest)
@@ -210,6 +243,7 @@ def make_plan(manifest: BrokerSet, folder: DataFolder, host: str, wanted: PortWi
             host=host,
             with_data=with_data,
             cores=usable_cores(),
+            tls_config_file=tls_config_file(folder.path),
         )
     except PlanRefused as error:
         fail(error.reason, error.advice)
@@ -247,14 +281,23 @@ def _store_manifest(folder: DataFolder, manifest: BrokerSet) -> Path:
     return path
 
 
-def detach_set(manifest: BrokerSet, data: Path, host: str, wanted: PortWishes, *, err: bool = False) -> None:
+def detach_set(
+    manifest: BrokerSet,
+    data: Path,
+    host: str,
+    wanted: PortWishes,
+    *,
+    tls: bool | None = None,
+    err: bool = False,
+) -> None:
     """Start `up` in a session of its own and wait until it says that everything runs.
 
-    `err` sends what is said to standard error.
+    `tls` is as the option of `up`; `err` sends what is said to standard error.
     """
     folder = DataFolder(data)
     lock = folder.claim(manifest.metadata.name)
     try:
+        _choose_tls(folder, host, tls)
         # Problems that can be seen now are shown here, not in a log. The other process checks again.
         plan = make_plan(manifest, folder, host, wanted)
         manifest_file = _store_manifest(folder, manifest)
@@ -293,6 +336,11 @@ def detach_set(manifest: BrokerSet, data: Path, host: str, wanted: PortWishes, *
             },
         )
         click.echo()
+    if has_tls(folder.path):
+        click.echo(
+            f"Clients need TLS: Java ones -Dtls.enable=true -Dtls.config.file={clients_file(folder.path)}",
+            err=err,
+        )
     click.echo(
         f"BrokerSet {state.name} runs in the background. End it with: brokerset down --data {folder.path}",
         err=err,

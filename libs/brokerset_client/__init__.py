@@ -17,7 +17,10 @@ from brokerset_client.errors import (
     BrokerUnreachable,
     ClientClosed,
     ClientError,
+    ClosedByListener,
     GroupOffline,
+    HandleExpired,
+    HandleRefused,
     MessageInvalid,
     MessageUnreadable,
     NameServerUnavailable,
@@ -35,6 +38,9 @@ from brokerset_client.errors import (
 from brokerset_client.instance import ClientInstance
 from brokerset_client.messages import Message, MessageView, SendResult, SendStatus
 from brokerset_client.offset_window import WindowLimits
+from brokerset_client.pop.consumer import PopConsumer
+from brokerset_client.pop.popped import PoppedMessage
+from brokerset_client.pop.settings import PopSettings
 from brokerset_client.producer import Producer
 from brokerset_client.pull_consumer import PullConsumer
 from brokerset_client.push_consumer import PushConsumer
@@ -64,12 +70,15 @@ __all__ = [
     "ClientError",
     "ClientInstance",
     "ClientLimits",
+    "ClosedByListener",
     "ConsumeFromWhere",
     "ConsumeStatus",
     "EndStatus",
     "GroupOffline",
     "GroupProgress",
     "HalfMessage",
+    "HandleExpired",
+    "HandleRefused",
     "Later",
     "Message",
     "MessageInvalid",
@@ -80,6 +89,9 @@ __all__ = [
     "NameServerUnavailable",
     "NoQueue",
     "NotARequest",
+    "PopConsumer",
+    "PopSettings",
+    "PoppedMessage",
     "Producer",
     "PullConsumer",
     "PullResult",

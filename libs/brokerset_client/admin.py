@@ -46,6 +46,9 @@ class GroupProgress:
     broker_offset: int
     consumer_offset: int
     last_timestamp_ms: int
+    in_flight: int = 0
+    """Messages that consumers have, and have not acknowledged. They are no lag of a group that pops: its
+    consumer offset moves when messages are handed out."""
 
     @property
     def lag(self) -> int:
@@ -239,17 +242,33 @@ class Admin(InstanceUser):
     async def consume_progress(self, group: str, topic: str | None = None) -> list[GroupProgress]:
         """How far the group is, queue by queue. Raises `GroupOffline` if no broker has an offset of it.
 
-        Raises `TopicNotFound` (of its retry topic) for a group that never existed.
+        Raises `TopicNotFound` (of its retry topic) for a group that never existed. One that pops without
+        heartbeats has no such topic; all masters are asked then.
         """
         header = headers.GetConsumeStats(consumer_group=group, topic=topic)
         found: dict[MessageQueue, OffsetWrapper] = {}
-        for address in await self._masters_of(topic or names.retry_topic(group)):
+        missing: TopicNotFound | None = None
+        try:
+            addresses = await self._masters_of(topic or names.retry_topic(group))
+        except TopicNotFound as error:
+            if topic is not None:
+                raise
+            missing, addresses = error, await self._targets(None, None)
+        for address in addresses:
             body = await self._ask(address, RequestCode.GET_CONSUME_STATS, header)
             found |= readable(ConsumeStats.from_json, body).offset_table
+        if missing is not None and not found:
+            raise missing
         if not found:
             raise GroupOffline(f"no broker has an offset of group {group!r}: it has not consumed yet")
         return [
-            GroupProgress(queue, offset.broker_offset, offset.consumer_offset, offset.last_timestamp)
+            GroupProgress(
+                queue,
+                offset.broker_offset,
+                offset.consumer_offset,
+                offset.last_timestamp,
+                max(0, offset.pull_offset - offset.consumer_offset),
+            )
             for queue, offset in sorted(found.items())
         ]
 

@@ -55,6 +55,18 @@ class PullResult:
     """Which replica to pull from next; 0 is the master."""
 
 
+@dataclass(frozen=True, slots=True)
+class PulledRecords:
+    """What a pull found as the broker has stored it: records one behind the other in `body`."""
+
+    status: PullStatus
+    body: bytes
+    next_queue_offset: int
+    min_queue_offset: int
+    max_queue_offset: int
+    suggested_broker_id: int
+
+
 async def pull(
     instance: ClientInstance,
     address: str,
@@ -74,6 +86,49 @@ async def pull(
     `with_subscription` sends the expression along; else the broker uses the one of the heartbeat. A broker
     that filters by tag compares hashes, so messages of other tags with the same hash are dropped here.
     """
+    found = await pull_records(
+        instance,
+        address,
+        group=group,
+        queue=queue,
+        queue_offset=queue_offset,
+        subscription=subscription,
+        messages_max=messages_max,
+        commit_offset=commit_offset,
+        suspend_ms=suspend_ms,
+        with_subscription=with_subscription,
+        timeout=timeout,
+    )
+    messages: list[MessageView] = []
+    if found.status is PullStatus.FOUND:
+        messages = split_records(found.body, queue.broker_name, group)
+        if subscription.tags_set:
+            messages = [message for message in messages if message.tags in subscription.tags_set]
+    return PullResult(
+        found.status,
+        messages,
+        found.next_queue_offset,
+        found.min_queue_offset,
+        found.max_queue_offset,
+        found.suggested_broker_id,
+    )
+
+
+async def pull_records(
+    instance: ClientInstance,
+    address: str,
+    *,
+    group: str,
+    queue: MessageQueue,
+    queue_offset: int,
+    subscription: SubscriptionData,
+    messages_max: int,
+    commit_offset: int | None = None,
+    suspend_ms: int = SUSPEND_MS,
+    with_subscription: bool = False,
+    timeout: float = PULL_SECONDS,
+) -> PulledRecords:
+    """`pull` for who takes the records apart itself; nothing is looked at or dropped here."""
     flag = 0
     if commit_offset is not None:
         flag |= PullSysFlag.COMMIT_OFFSET
@@ -107,12 +162,9 @@ async def pull(
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR, f"unreadable answer to a pull: {error!r}", address
         ) from error
-    messages: list[MessageView] = []
-    if status is PullStatus.FOUND:
-        messages = split_records(answer.body, queue.broker_name, group)
-        if subscription.tags_set:
-            messages = [message for message in messages if message.tags in subscription.tags_set]
-    return PullResult(status, messages, next_queue_offset, min_queue_offset, max_queue_offset, suggested)
+    return PulledRecords(
+        status, answer.body, next_queue_offset, min_queue_offset, max_queue_offset, suggested
+    )
 
 
 async def committed_offset(

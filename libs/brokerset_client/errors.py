@@ -14,6 +14,16 @@ class ClientClosed(ClientError):
     """The producer, consumer or admin was closed, or not started yet: start a new one."""
 
 
+class ClosedByListener(ClientError):
+    """A listener awaited `close` of its own consumer, which waits for listeners: nothing was closed."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "close() was awaited by a listener of this consumer, for which it would wait: let another task "
+            "close it, for example by an asyncio.Event that the main program waits for"
+        )
+
+
 class MessageInvalid(ClientError):
     """The message cannot be sent as it is (name, size, properties): nothing left this process."""
 
@@ -67,6 +77,31 @@ class RequestRefused(ClientError):
         self.code = code
         self.remark = remark
         self.address = address
+
+
+class HandleRefused(RequestRefused):
+    """A broker does not take the handle of a popped message: the message is not the caller's any more.
+
+    Its invisible time ended and it is delivered again, or it was acknowledged before. What was done with it
+    is perhaps done twice; a longer invisible time, or renewing it, helps.
+    """
+
+    def __init__(self, message_id: str, code: int, remark: str, address: str = "") -> None:
+        super().__init__(code, f"{remark} (message {message_id})", address)
+        self.message_id = message_id
+
+
+class HandleExpired(ClientError):
+    """No broker confirmed what was asked for a popped message before its invisible time ended.
+
+    It is delivered again, unless the last attempt, of which nothing was heard, was an ack that arrived.
+    """
+
+    def __init__(self, message_id: str, what: str, reason: str) -> None:
+        super().__init__(
+            f"{what} of message {message_id} was not confirmed before its invisible time ended: {reason}"
+        )
+        self.message_id = message_id
 
 
 class SendFailed(ClientError):

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
+from brokerset_acl.signatures import Credentials
 from brokerset_client.client_requests import ClientRequests, GroupMember, TransactionChecker
 from brokerset_client.errors import (
     AnswerTimeout,
@@ -42,6 +43,7 @@ from brokerset_runtime.remoting import (
     ConnectionPool,
     RequestTimeout,
 )
+from brokerset_runtime.tls import Tls, tls_of_environment
 
 log = structlog.get_logger(__name__)
 
@@ -115,8 +117,19 @@ class ClientInstance:
     """
 
     def __init__(
-        self, namesrv: str | Sequence[str], *, client_id: str | None = None, clock: Clock | None = None
+        self,
+        namesrv: str | Sequence[str],
+        *,
+        client_id: str | None = None,
+        clock: Clock | None = None,
+        tls: Tls | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
+        """Without `tls` the file that `BROKERSET_TLS_CONFIG_FILE` names says whether connections use TLS.
+
+        `credentials` sign every request; without them `BROKERSET_ACCESS_KEY` and `BROKERSET_SECRET_KEY` of
+        the environment do.
+        """
         self.name_servers = name_server_list(namesrv)
         self.clock = clock or SystemClock()
         self.client_id = client_id or ""
@@ -129,10 +142,13 @@ class ClientInstance:
         """Grows with every producer and consumer that heartbeats have to tell of."""
         self._announcing: dict[str, tuple[asyncio.Task[bool], float]] = {}
         """Heartbeats on their way to single brokers, and when they began, by address."""
+        self._tls = tls if tls is not None else tls_of_environment()
         self._pool = ConnectionPool(
             ClientRequests(self.members, self._checkers, self.replies, lambda: self.client_id).handlers(),
             limits=_LIMITS,
             on_close=self._connection_lost,
+            tls=self._tls,
+            sign=None if credentials is None else credentials.sign,
         )
         self._routes: dict[str, Route] = {}
         self._fetching: dict[str, asyncio.Task[Route]] = {}
@@ -169,6 +185,8 @@ class ClientInstance:
         self._started = True
         self.spawn(self._keep_routes(), "routes")
         self.spawn(self._keep_heartbeats(), "heartbeats")
+        if self._tls is not None:
+            self.spawn(self._tls.watch(), "certificates")
 
     async def close(self) -> None:
         """End every task and connection of this instance. Closing twice is harmless."""

@@ -10,12 +10,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from typing import Protocol
 
 import structlog
 
 from brokerset_client.assigned_queue import AssignedQueue
 from brokerset_client.consume_rates import ConsumerWork
-from brokerset_client.errors import MessageUnreadable
+from brokerset_client.errors import ClosedByListener, MessageUnreadable
 from brokerset_client.instance import ClientInstance
 from brokerset_client.messages import MessageView
 from brokerset_client.push_settings import BatchListener, ConsumeStatus, Later, MessageListener, PushSettings
@@ -35,11 +36,25 @@ SUSPEND_MS_MAX = 30_000
 LATER = Later()
 
 
+class ListenerSettings(Protocol):
+    """What a listener needs of the settings of its consumer."""
+
+    @property
+    def listener_timeout(self) -> float:
+        """Seconds after which it is cancelled."""
+        ...
+
+    @property
+    def batch_max(self) -> int:
+        """Messages that a batch listener gets at once, at most."""
+        ...
+
+
 class Listener:
     """The application's function, and what its answers mean."""
 
     def __init__(
-        self, single: MessageListener | None, batch: BatchListener | None, settings: PushSettings
+        self, single: MessageListener | None, batch: BatchListener | None, settings: ListenerSettings
     ) -> None:
         if (single is None) == (batch is None):
             raise ValueError("give either listener (one message) or batch_listener (several)")
@@ -51,6 +66,7 @@ class Listener:
         self.failed = 0
         self.work = ConsumerWork(time.monotonic)
         self._running = 0
+        self._callers: set[asyncio.Task[object] | None] = set()
         self._waiting: list[asyncio.Future[None]] = []
         self.tracer: Tracer | None = None
         """Gets a trace before and after each call, where its user wants some."""
@@ -58,6 +74,11 @@ class Listener:
     def enter(self) -> None:
         """The task that runs now calls the listener from here on: it does not wait for its own end."""
         _caller.set(self)
+
+    def check_close(self) -> None:
+        """Raise `ClosedByListener` if the function that runs in this task wants to close its consumer."""
+        if asyncio.current_task() in self._callers:
+            raise ClosedByListener
 
     async def quiet(self) -> None:
         """Until it does not run, or `go_on`; who is called by it, or was started by it, does not wait.
@@ -93,6 +114,8 @@ class Listener:
     async def attempt(self, messages: Sequence[MessageView]) -> tuple[Later | None, BaseException | None]:
         """As `call`, uncounted, with the exception by which the listener ended, if it did."""
         self._running += 1
+        caller = asyncio.current_task()
+        self._callers.add(caller)
         try:
             async with asyncio.timeout(self._timeout):
                 if self._single is not None:
@@ -101,8 +124,7 @@ class Listener:
                     assert self._batch is not None
                     verdict = await self._batch(messages)
         except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+            if caller is None or caller.cancelling():
                 raise
             # Nobody cancels this task: the listener waited for something of its own that was cancelled.
             log.error("listener failed", message=str(messages[0]), exc_info=error)
@@ -115,6 +137,7 @@ class Listener:
             return LATER, error
         finally:
             self._running -= 1
+            self._callers.discard(caller)
             if self._waiting and not self._running:
                 self.go_on()
         if verdict is None or verdict is ConsumeStatus.SUCCESS:

@@ -406,7 +406,14 @@ def split_records(body: bytes, broker_name: str = "", group: str = "") -> list[M
 
     Raises `MessageUnreadable` if the sizes do not add up to the body.
     """
-    views = []
+    return [
+        MessageView(body, position, broker_name, group) for position in record_positions(body, broker_name)
+    ]
+
+
+def record_positions(body: bytes, broker_name: str = "") -> list[int]:
+    """Where each record of an answer begins. Raises like `split_records`."""
+    positions = []
     position = 0
     end = len(body)
     while position < end:
@@ -415,6 +422,6 @@ def split_records(body: bytes, broker_name: str = "", group: str = "") -> list[M
             raise MessageUnreadable(
                 f"answer of {end} bytes from {broker_name or 'a broker'} has a record of {size} bytes"
             )
-        views.append(MessageView(body, position, broker_name, group))
+        positions.append(position)
         position += size
-    return views
+    return positions

@@ -235,7 +235,11 @@ class PushConsumer(InstanceUser):
             self._tasks.append(self.instance.spawn(self._keep_locked(self._assignment), "locks"))
 
     async def close(self) -> None:
-        """Stop fetching, let running listeners finish, store offsets, unlock, leave the group."""
+        """Stop fetching, let running listeners finish, store offsets, unlock, leave the group.
+
+        Raises `ClosedByListener` if a listener awaits it, which would wait for itself.
+        """
+        self.listener.check_close()
         assignment = self._assignment
         if assignment is None:
             await self._close_tracer()

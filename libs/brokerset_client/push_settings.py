@@ -37,6 +37,9 @@ class Later:
     suspend_ms: int = 1000
     """Orderly consumers only: how long the queue pauses before the same messages come again."""
 
+    after_seconds: float | None = None
+    """POP consumers only: exactly so long, whatever the delay level says."""
+
 
 Verdict = ConsumeStatus | Later | None
 """What a listener returns; None means SUCCESS. An exception means RECONSUME_LATER, and is logged."""

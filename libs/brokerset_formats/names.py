@@ -146,8 +146,11 @@ def is_system_topic(topic: str, own_topics: Collection[str] = ()) -> bool:
 
 
 def is_send_forbidden(topic: str) -> bool:
-    """Whether clients may not send to the topic."""
-    return topic in SEND_FORBIDDEN_TOPICS
+    """Whether clients may not send to the topic.
+
+    Nor to the one that says what was popped, which Java allows: messages of every topic come again by it.
+    """
+    return topic in SEND_FORBIDDEN_TOPICS or topic.startswith(REVIVE_PREFIX)
 
 
 def is_system_group(group: str) -> bool:

@@ -240,6 +240,17 @@ def without_property_crc(properties: bytes) -> bytes:
 
 def properties_of(record: Buffer) -> bytes:
     """The raw properties of a whole record, without reading the rest of it. Raises `RecordError`."""
+    return bytes(record[_places(record)[2] :])
+
+
+def body_and_properties(record: Buffer) -> tuple[bytes, bytes]:
+    """Body and raw properties of a whole record, without reading the rest of it. Raises `RecordError`."""
+    start, end, properties = _places(record)
+    return bytes(record[start:end]), bytes(record[properties:])
+
+
+def _places(record: Buffer) -> tuple[int, int, int]:
+    """Where the body of a whole record begins and ends, and where its properties begin."""
     end = len(record)
     try:
         size, magic = _SIZE_AND_MAGIC.unpack_from(record)
@@ -258,7 +269,7 @@ def properties_of(record: Buffer) -> bytes:
         raise RecordError(
             f"the lengths inside a record of {size} bytes do not add up to the {end} that it has"
         )
-    return bytes(record[start:])
+    return body, body + body_size, start
 
 
 class RecordHead(NamedTuple):

@@ -26,6 +26,18 @@ OP_TAG: Final = "d"
 
 OP_PROPERTIES: Final = encode_properties({Property.WAIT: "true", Property.TAGS: OP_TAG})
 
+SUPERSEDED: Final = "BROKERSET_SUPERSEDED"
+"""Property of an op record that names halves for which newer copies stand. Java, which knows each copy as a
+transaction of its own, is not to check them; the transaction itself is still open."""
+
+SUPERSEDING_PROPERTIES: Final = encode_properties(
+    {Property.WAIT: "true", Property.TAGS: OP_TAG, SUPERSEDED: "true"}
+)
+
+SUPERSEDING_END: Final = b","
+"""One comma more behind the offsets of such a record. Java passes over it. Brokers of ours that do not know
+the property cannot read the body then, and take the record for none: else they would forget transactions."""
+
 OP_BODY_SIZE_MAX: Final = 4096
 """Bytes of the body of one op record (`transactionOpMsgMaxSize` of Java)."""
 
@@ -247,21 +259,34 @@ def decode_op_offsets(body: bytes) -> tuple[int, ...]:
     return tuple(found)
 
 
-def op_message(body: bytes, broker_host: Host, now_ms: int) -> Message:
-    """The op record with `body`, as `makeOpMessageInner` has it."""
+def op_message(body: bytes, broker_host: Host, now_ms: int, *, superseded: bool = False) -> Message:
+    """The op record with `body`, as `makeOpMessageInner` has it.
+
+    `superseded`: of halves that have newer copies; `superseded_offsets` reads its body.
+    """
     return Message(
         topic=OP_HALF_TOPIC,
         queue_id=HALF_QUEUE_ID,
-        body=body,
-        properties=OP_PROPERTIES,
+        body=body + SUPERSEDING_END if superseded else body,
+        properties=SUPERSEDING_PROPERTIES if superseded else OP_PROPERTIES,
         born_timestamp=now_ms,
         born_host=broker_host,
     )
 
 
+def superseded_offsets(body: bytes) -> tuple[int, ...]:
+    """The halves that a record names of which `is_superseding` is true; raises `FormatError`."""
+    return decode_op_offsets(body.removesuffix(SUPERSEDING_END))
+
+
 def is_op(properties: bytes) -> bool:
     """Whether a record of the op topic says which halves are resolved; Java skips others."""
     return find_property(properties, b"TAGS") == OP_TAG.encode()
+
+
+def is_superseding(properties: bytes) -> bool:
+    """Whether an op record names halves that have newer copies, and so says nothing of an end."""
+    return find_property(properties, SUPERSEDED.encode()) is not None
 
 
 def check_body(half: Record) -> bytes:

@@ -59,10 +59,11 @@ TOPIC: Final = Kind("brokerset.io/v1alpha1", "Topic", "topics")
 SUBJECT: Final = Kind("brokerset.io/v1alpha1", "Subject", "subjects")
 STORE_AUDIT: Final = Kind("brokerset.io/v1alpha1", "StoreAudit", "storeaudits")
 STORE_MIGRATION: Final = Kind("brokerset.io/v1alpha1", "StoreMigration", "storemigrations")
+STORE_EXPORT: Final = Kind("brokerset.io/v1alpha1", "StoreExport", "storeexports")
 POD_MONITOR: Final = Kind("monitoring.coreos.com/v1", "PodMonitor", "podmonitors")
 PROMETHEUS_RULE: Final = Kind("monitoring.coreos.com/v1", "PrometheusRule", "prometheusrules")
 
-OWN: Final = (BROKER_SET, TOPIC, SUBJECT, STORE_AUDIT, STORE_MIGRATION)
+OWN: Final = (BROKER_SET, TOPIC, SUBJECT, STORE_AUDIT, STORE_MIGRATION, STORE_EXPORT)
 """Kinds of the product, which people write."""
 
 OPTIONAL: Final = (POD_MONITOR, PROMETHEUS_RULE)

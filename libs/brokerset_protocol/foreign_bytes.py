@@ -25,5 +25,5 @@ def name_foreign(start: bytes) -> str | None:
     To be asked only where a frame has an impossible length: all of these read as more than 200 MB.
     """
     if start.startswith(_TLS_HANDSHAKE):
-        return "TLS; it is not served on this port, switch TLS off in the client"
+        return "TLS, which this server is not set up for (tlsConfigFile); or switch it off in the client"
     return _STARTS.get(bytes(start[:4]))

@@ -19,13 +19,19 @@ _JAVA_BLANKS: Final = "".join(map(chr, range(33)))
 TAGS_MAX: Final = 4096
 """Tags of one expression; each is looked up for every message that is read."""
 
+EXPRESSION_SIZE_MAX: Final = 131_072
+"""Characters of one expression by tag: brokers keep the expressions of their consumers."""
+
+KEPT_SIZE_MAX: Final = 4_194_304
+"""Characters of all parsed expressions that a broker keeps for requests of one kind that bring their own."""
+
 
 def parse(
     topic: str, expression: str | None, *, version: int = 0, expression_type: str | None = None
 ) -> SubscriptionData:
     """What an expression subscribes to; `version` is the `sub_version`, milliseconds.
 
-    Raises `Rejected` (SUBSCRIPTION_PARSE_FAILED) for an expression without tags, or with too many.
+    Raises `Rejected` (SUBSCRIPTION_PARSE_FAILED) for an expression without tags, with too many, or too long.
     """
     if expression_type is not None and expression_type != ExpressionType.TAG:
         if not expression:
@@ -33,6 +39,8 @@ def parse(
         return SubscriptionData(topic, expression, sub_version=version, expression_type=expression_type)
     if not expression or expression == SUB_ALL:
         return SubscriptionData(topic, SUB_ALL, sub_version=version)
+    if len(expression) > EXPRESSION_SIZE_MAX:
+        raise _unreadable(f"{len(expression)} characters, at most {EXPRESSION_SIZE_MAX} are allowed")
     pieces = expression.split(TAG_SEPARATOR)
     if len(pieces) > TAGS_MAX:
         raise _unreadable(f"{len(pieces)} tags, at most {TAGS_MAX} are allowed")

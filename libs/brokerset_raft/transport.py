@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import ssl
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,6 +23,9 @@ from brokerset_raft.frames import Hello, Ping, Pong, RaftProtocolError, Refusal,
 from brokerset_raft.messages import AppendRequest, Body, Heartbeat, HeartbeatReply, Message, SnapshotChunk
 from brokerset_runtime.listening import listen_hosts
 from brokerset_runtime.log_throttle import LogThrottle
+from brokerset_runtime.tls import Tls
+from brokerset_runtime.tls.arrivals import Arrivals
+from brokerset_runtime.tls.connecting import connect_tls
 
 log = structlog.get_logger(__name__)
 
@@ -95,14 +97,6 @@ class TransportCounters:
 
     connects: int = 0
     """Outgoing connections that were greeted back."""
-
-
-@dataclass(frozen=True, slots=True)
-class SslContexts:
-    """TLS for both directions; with client certificates required, both ends prove who they are."""
-
-    server: ssl.SSLContext
-    client: ssl.SSLContext
 
 
 class _ConnectFailed(Exception):
@@ -333,13 +327,14 @@ class _Peer:
 
     async def _connect(self) -> _Link:
         host, port = split_address(self.address)
-        tls = self._owner.ssl_contexts
+        context = None if self._owner.tls is None else self._owner.tls.client_of_members
         link = _Link(self._owner, self.node_id)
         async with asyncio.timeout(self._owner.limits.connect_seconds_max):
             try:
-                await asyncio.get_running_loop().create_connection(
-                    lambda: link, host, port, ssl=None if tls is None else tls.client
-                )
+                if context is None:
+                    await asyncio.get_running_loop().create_connection(lambda: link, host, port)
+                else:
+                    await connect_tls(context, link, host, port)
                 self._owner.watch(link)
                 await link.welcomed
             except BaseException:
@@ -367,7 +362,7 @@ class TcpTransport:
         group: str,
         node_id: int,
         deliver: Callable[[Message], None],
-        ssl_contexts: SslContexts | None = None,
+        tls: Tls | None = None,
         *,
         limits: TransportLimits | None = None,
     ) -> None:
@@ -376,7 +371,7 @@ class TcpTransport:
             raise ValueError(f"the group's name must have 1 to {frames.GROUP_BYTES_MAX} bytes: {group!r}")
         self.group = group
         self.node_id = node_id
-        self.ssl_contexts = ssl_contexts
+        self.tls = tls
         self.limits = limits or TransportLimits()
         self.counters = TransportCounters()
         self._deliver = deliver
@@ -384,6 +379,7 @@ class TcpTransport:
         self._links: dict[int, _Link] = {}
         self._incoming: dict[int, _Link] = {}
         self._server: asyncio.Server | None = None
+        self._arrivals: Arrivals | None = None
         self._beats: asyncio.Task[None] | None = None
         self._ended: list[asyncio.Task[None]] = []
         self._closed = False
@@ -392,13 +388,17 @@ class TcpTransport:
     async def listen(self, host: str, port: int) -> int:
         """Accept peers on `host:port`, 0 takes a free port; returns the port. Raises `OSError` if taken."""
         loop = asyncio.get_running_loop()
-        tls = None if self.ssl_contexts is None else self.ssl_contexts.server
-        self._server = await loop.create_server(
-            lambda: _Link(self, None), listen_hosts(host, port), port, ssl=tls
-        )
+        accept: Callable[[], asyncio.Protocol] = self._new_link
+        if self.tls is not None:
+            self._arrivals = Arrivals(self.tls, self._new_link, members_only=True)
+            accept = self._arrivals.accept
+        self._server = await loop.create_server(accept, listen_hosts(host, port), port)
         self._start_beats()
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
+
+    def _new_link(self) -> _Link:
+        return _Link(self, None)
 
     def send(self, message: Message) -> None:
         """Send, or drop; never blocks."""
@@ -437,6 +437,8 @@ class TcpTransport:
         self._closed = True
         if self._server is not None:
             self._server.close()
+        if self._arrivals is not None:
+            self._arrivals.close()
         for peer in list(self._peers.values()):
             self._end(peer)
         self._peers.clear()

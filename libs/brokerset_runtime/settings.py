@@ -134,9 +134,9 @@ def from_arguments(arguments: Iterable[str]) -> dict[str, str]:
 
 
 def settings_values(settings: Settings) -> dict[str, str]:
-    """Return all settings as texts, by outside name, in order of declaration."""
+    """Return all settings that may be shown as texts, by outside name, in order of declaration."""
     items = setting_fields(type(settings)).values()
-    return {item.outside: value_text(getattr(settings, item.name)) for item in items}
+    return {item.outside: value_text(getattr(settings, item.name)) for item in items if not item.secret}
 
 
 def settings_text(settings: Settings) -> str:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+import orjson
+
 from brokerset_spec.setting_fields import (
     INT32_MAX,
     INT64_MAX,
@@ -14,6 +16,7 @@ from brokerset_spec.setting_fields import (
     named,
     number,
     range_problems,
+    secret,
     switch,
 )
 
@@ -61,6 +64,11 @@ class BrokerSettings:
 
     bind_address: str = "0.0.0.0"
     """Address of the network interface to listen on."""
+
+    tls_config_file: Path | None = None
+    """File with RocketMQ's keys of TLS (`tls.server.mode` and others); empty means plain connections only. It
+    and the certificates that it names are read again when they change. RocketMQ takes it as the system
+    property `tls.config.file`."""
 
     listen_port: int = number(10911, high=PORT_MAX)
     """Port of the remoting protocol, also told to clients; 0 takes a free one."""
@@ -117,6 +125,25 @@ class BrokerSettings:
 
     refuse_signed_requests: bool = False
     """Whether requests signed with an access key are refused, as no signature is checked here (ours)."""
+
+    authentication_enabled: bool = False
+    """Whether every request must be signed by a user that the broker knows; see `docs/security.md`."""
+
+    authorization_enabled: bool = False
+    """Whether policies say what users may do; without it every user may do everything."""
+
+    authentication_whitelist: str = ""
+    """Request codes that need no signature, separated by commas."""
+
+    authorization_whitelist: str = ""
+    """Request codes that every user may send, separated by commas."""
+
+    init_authentication_user: str = secret()
+    """A Super user, as `{"username":"…","password":"…"}`; counts until a user of that name is stored."""
+
+    inner_client_authentication_credentials: str = secret()
+    """What brokers of a group sign with, as `{"accessKey":"…","secretKey":"…"}`: a Super user as well. The
+    same for all of them."""
 
     trace_on: bool = True
     """Whether clients are told to record message traces."""
@@ -265,6 +292,13 @@ class BrokerSettings:
     server_load_balancer_enable: bool = True
     """Whether the broker divides the queues among the clients that ask it for their assignment; otherwise
     each gets all."""
+
+    default_message_request_mode: Literal["PULL", "POP"] = "PULL"
+    """How groups get messages for which `mqadmin setConsumeMode` has said nothing."""
+
+    default_pop_share_queue_num: int = number(-1, low=-1, high=INT32_MAX)
+    """With POP as the default: each client pops its own queues and those of so many others; -1 for any
+    queue."""
 
     enable_lmq: bool = False
     """Whether there are light queues: topics and groups `%LMQ%…` that nobody creates; with
@@ -464,6 +498,74 @@ class BrokerSettings:
     recall_message_enable: bool = False
     """Whether producers may take back timer messages that wait."""
 
+    revive_queue_num: int = number(8, low=1, high=256)
+    """Queues that the topic of the check points of POP gets when it is made."""
+
+    enable_retry_topic_v2: bool = False
+    """Whether a message that comes back goes to `%RETRY%<group>+<topic>`; else to `%RETRY%<group>_<topic>`,
+    which may belong to two pairs of names."""
+
+    retrieve_message_from_pop_retry_topic_v1: bool = True
+    """Whether pops read retry topics of the first kind as well when `enableRetryTopicV2` is set."""
+
+    use_separate_retry_queue: bool = False
+    """Whether a retry topic of POP gets as many queues as its topic, and each message keeps its queue."""
+
+    pop_from_retry_probability: int = number(20, high=100)
+    """Percent of the pops that read retry topics before the topic itself; others read them after it."""
+
+    pop_from_retry_probability_for_priority: int = number(0, high=100)
+    """The same for topics whose messages have priorities."""
+
+    priority_order_asc: bool = True
+    """Whether a pop reads the highest queue first, which then has the highest priority; off: the lowest."""
+
+    pop_polling_size: int = number(1_024, low=1)
+    """Pops and notifications that wait for one topic, group and queue; one more gets POLLING_FULL."""
+
+    max_pop_polling_size: int = number(100_000, low=1)
+    """Pops and notifications that wait in all; one more gets POLLING_FULL."""
+
+    pop_long_polling_force_notify_interval: int = number(800, low=1)
+    """Each message whose queue offset is a multiple of this wakes a waiting pop whatever its filter."""
+
+    init_pop_offset_by_check_msg_in_mem: bool = True
+    """Whether a group that begins at the newest message of a topic gets its first one, if that is new."""
+
+    use_message_filter_for_notification: bool = True
+    """Whether a notification says only of messages that its filter matches that they are there."""
+
+    max_message_filter_num_for_notification: int = number(64, low=1)
+    """Messages that are filtered for one notification; behind so many it says that there are some."""
+
+    enable_pop_message_threshold: bool = False
+    """Whether a queue with `popInflightMessageThreshold` messages in flight is left out by pops."""
+
+    pop_inflight_message_threshold: int = number(10_000, low=1)
+    """Messages of one queue that a group may have in flight, with `enablePopMessageThreshold`."""
+
+    pop_response_return_actual_retry_topic: bool = False
+    """Whether messages of a retry topic are answered as stored, else with the name of their topic."""
+
+    pop_revive_skip_if_group_absent: bool = True
+    """Whether messages of a group that does not exist any more are given up instead of put into its retry
+    topic."""
+
+    enable_notify_after_pop_order_lock_release: bool = True
+    """Whether a waiting ordered pop is woken when its queue becomes free."""
+
+    pop_check_points_max: int = number(500_000, low=1)
+    """Open check points of this broker; pops beyond are answered with POLLING_FULL. About 400 bytes of memory
+    each (ours)."""
+
+    pop_check_point_copy_distance: int = number(16_384, low=64)
+    """Records of a revive queue behind which an open check point is appended again, so that a new master
+    reads no more than about these (ours)."""
+
+    pop_clock_skew_ms: int = number(1_000)
+    """Milliseconds by which clocks of replicas may differ: a new master makes messages that the one before it
+    gave out visible so much later (ours)."""
+
     flush_consumer_offset_interval: int = number(5_000, low=100)
     """Milliseconds between two writes of the consumer offsets."""
 
@@ -513,8 +615,49 @@ class BrokerSettings:
                 f"mappedFileSizeCommitLog={self.mapped_file_size_commit_log} with "
                 f"{RECORD_EXTRA_BYTES} for the rest of a record"
             )
+        found += self._access_problems()
         found += self._controller_problems()
         found += self._dledger_problems()
+        return found
+
+    def first_user(self) -> tuple[str, str] | None:
+        """Name and password of `initAuthenticationUser`."""
+        return _pair(self.init_authentication_user, "username", "password")
+
+    def inner_credentials(self) -> tuple[str, str] | None:
+        """Access key and secret key of `innerClientAuthenticationCredentials`."""
+        return _pair(self.inner_client_authentication_credentials, "accessKey", "secretKey")
+
+    def _access_problems(self) -> list[str]:
+        """What is wrong with the settings of access control; no text has a secret in it."""
+        found = []
+        if self.authorization_enabled and not self.authentication_enabled:
+            found.append("authorizationEnabled=true: needs authenticationEnabled=true, or nobody has a name")
+        if self.authentication_enabled and self.refuse_signed_requests:
+            found.append("refuseSignedRequests=true: not together with authenticationEnabled=true")
+        if self.init_authentication_user and self.first_user() is None:
+            found.append("initAuthenticationUser: is no JSON object with texts username and password")
+        if self.inner_client_authentication_credentials and self.inner_credentials() is None:
+            found.append(
+                "innerClientAuthenticationCredentials: is no JSON object with texts accessKey and secretKey"
+            )
+        first, inner = self.first_user(), self.inner_credentials()
+        if first is not None and inner is not None and first[0] == inner[0] and first != inner:
+            found.append(
+                "initAuthenticationUser and innerClientAuthenticationCredentials: one user, two passwords"
+            )
+        in_group = self.enable_controller_mode or self.enable_dledger_commit_log
+        if self.authentication_enabled and in_group and not self.inner_client_authentication_credentials:
+            found.append(
+                "innerClientAuthenticationCredentials is empty: brokers of a group need it with "
+                "authenticationEnabled=true, the same for all"
+            )
+        for name, text in (
+            ("authenticationWhitelist", self.authentication_whitelist),
+            ("authorizationWhitelist", self.authorization_whitelist),
+        ):
+            if any(not code.strip().isdecimal() for code in text.split(",") if code.strip()):
+                found.append(f"{name}={text}: must be request codes, separated by commas")
         return found
 
     def dledger_addresses(self) -> dict[str, str]:
@@ -572,6 +715,17 @@ class BrokerSettings:
         if identity is not None and not identity.name:
             found.append(f"storePathBrokerIdentity={identity}: must name a file")
         return found
+
+
+def _pair(text: str, first: str, second: str) -> tuple[str, str] | None:
+    """Two texts of a JSON object that are not empty; None for anything else."""
+    try:
+        found = orjson.loads(text)
+    except ValueError:
+        return None
+    values = [found.get(first), found.get(second)] if isinstance(found, dict) else []
+    texts = [value for value in values if isinstance(value, str) and value.strip()]
+    return (texts[0], texts[1]) if len(texts) == 2 else None
 
 
 def address_problems(addresses: str) -> list[str]:

@@ -65,6 +65,11 @@ class ControllerSettings:
     bind_address: str = "0.0.0.0"
     """Address of the network interface to listen on."""
 
+    tls_config_file: Path | None = None
+    """File with RocketMQ's keys of TLS (`tls.server.mode` and others); empty means plain connections only. It
+    and the certificates that it names are read again when they change. RocketMQ takes it as the system
+    property `tls.config.file`."""
+
     listen_port: int = number(0, high=PORT_MAX)
     """Port of the controller's remoting protocol; 0 takes the one of this node in `controllerDLegerPeers`."""
 

@@ -105,6 +105,10 @@ OWN_SETTINGS: Final[Mapping[str, str]] = {
     "fetchNamesrvAddrByDnsLookup": "brokerset runs the name servers itself; leave it out",
     "controllerAddr": "brokerset runs the controllers itself; leave it out",
     "fetchControllerAddrByDnsLookup": "brokerset runs the controllers itself; leave it out",
+    "initAuthenticationUser": "a manifest is no place for passwords; set it in the environment of brokers",
+    "innerClientAuthenticationCredentials": (
+        "a manifest is no place for passwords; set it in the environment of brokers"
+    ),
     "ownerUid": "is given by brokerset; leave it out",
     "expectedReplicas": "set spec.replicas instead",
     "storePathRootDir": "folders are chosen by brokerset; leave it out",

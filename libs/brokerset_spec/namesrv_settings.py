@@ -18,6 +18,11 @@ class NamesrvSettings:
     bind_address: str = "0.0.0.0"
     """Address of the network interface to listen on."""
 
+    tls_config_file: Path | None = None
+    """File with RocketMQ's keys of TLS (`tls.server.mode` and others); empty means plain connections only. It
+    and the certificates that it names are read again when they change. RocketMQ takes it as the system
+    property `tls.config.file`."""
+
     external_listen_port: int = number(0, high=PORT_MAX)
     """Port for clients outside the cluster, which are told the addresses of `externalAddressesPath`; 0
     switches it off. It answers reads only. Not known to RocketMQ."""

@@ -176,6 +176,7 @@ def plan_local(
     host: str = "127.0.0.1",
     with_data: Collection[int] | None = None,
     cores: int = 1,
+    tls_config_file: Path | None = None,
 ) -> LocalPlan:
     """Return what to run for `manifest` under the folder `data`, listening on `host`.
 
@@ -184,7 +185,7 @@ def plan_local(
     the last time when they are free. `with_data` has the numbers of the controllers whose folders hold data:
     one that has served and has none is left out, as its votes are forgotten; when none has any, they start
     from scratch. `groups: auto` chooses by `cores`, which this machine lets the set use, unless it has chosen
-    before.
+    before. With `tls_config_file` all processes use TLS by it.
     Raises `PortsTaken`, `PlanRefused`.
     """
     if manifest.spec.controllers.ref is not None:
@@ -200,7 +201,7 @@ def plan_local(
         )
         manifest = manifest.with_groups(memory.auto_groups)
         notes = [note for note in [auto_note(memory, cores=cores, replicas=replicas)] if note is not None]
-    planner = _Planner(manifest, data, host, wishes or PortWishes(), is_free)
+    planner = _Planner(manifest, data, host, wishes or PortWishes(), is_free, tls_config_file)
     plan = planner.plan(memory, with_data)
     return replace(plan, notes=(*notes, *plan.notes))
 
@@ -215,7 +216,9 @@ class _Planner:
         host: str,
         wishes: PortWishes,
         is_free: Callable[[int], bool],
+        tls_config_file: Path | None,
     ) -> None:
+        self._tls_config_file = tls_config_file
         self._manifest = manifest
         self._data = data
         self._host = host
@@ -393,6 +396,7 @@ class _Planner:
                 kv_config_path=folder / "kvConfig.json",
                 config_store_path=folder / "controller.properties",
                 enable_elect_unclean_master=self._manifest.spec.replication.unclean_election,
+                tls_config_file=self._tls_config_file,
             ),
         )
 
@@ -420,6 +424,7 @@ class _Planner:
                 bind_address=self._host,
                 http_port=http_port,
                 kv_config_path=folder / "kvConfig.json",
+                tls_config_file=self._tls_config_file,
             ),
         )
 
@@ -435,6 +440,7 @@ class _Planner:
             "bind_address": self._host,
             "listen_port": port,
             "http_port": http_port,
+            "tls_config_file": self._tls_config_file,
             "namesrv_addr": others.namesrv_address,
             "store_path_root_dir": folder / "store",
             "mapped_file_size_commit_log": memory.log_file_bytes,

@@ -46,13 +46,35 @@ ZONE_SHAPE: Final = r"^[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*$"
 FOLDER_SHAPE: Final = r"^[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*$"
 """A folder within a volume: no part begins with a dot, so nothing leads out of it."""
 
+TABLE_URL_SHAPE: Final = (
+    r"^(s3a?|abfss?|gs|hdfs)://([A-Za-z0-9_-]+@)?[A-Za-z0-9._-]+(:[0-9]{1,5})?(/[A-Za-z0-9._=-]+)*/?$"
+)
+"""Address of a table in an object storage or HDFS: nothing that could be a password or a token is in it."""
+
+SERVICE_URL_SHAPE: Final = r"^[a-z][a-z0-9+.-]*://[A-Za-z0-9._:-]*(/[A-Za-z0-9._~/-]*)?$"
+"""Address of a catalog or a registry: no user, no password, nothing that Kubernetes takes for a variable."""
+
+TABLE_NAME_SHAPE: Final = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)+$"
+PLAIN_SHAPE: Final = r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]*$"
+"""A name in somebody else's system."""
+
 _SHAPE_TEXTS: Final = {
+    SERVICE_URL_SHAPE: (
+        "is not the address of a service",
+        "write it like https://host:8181/path, without user and password; credentials come from a Secret",
+    ),
+    TABLE_NAME_SHAPE: ("is not the name of a table", "write namespace and name, as lake.messages"),
+    PLAIN_SHAPE: ("is not a plain name", "use letters, digits and . _ : / @ + -"),
     SCHEDULE_SHAPE: (
         "is not a schedule",
         "write minute, hour, day of month, month and day of week, as 0 3 * * *",
     ),
     ZONE_SHAPE: ("is not a time zone", "write it like Europe/Berlin or Etc/UTC"),
     FOLDER_SHAPE: ("is not a folder within a volume", "write it like store or brokers/a/store"),
+    TABLE_URL_SHAPE: (
+        "is not the address of a table",
+        "write it like s3://bucket/folder, without password, token or query; credentials come from a Secret",
+    ),
     LABEL_VALUE_SHAPE: (
         "is not a label's value",
         "use letters, digits, -, _ and ., starting and ending with a letter or digit",

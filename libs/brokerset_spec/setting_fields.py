@@ -36,6 +36,11 @@ def named(default: str, name: str) -> str:
     return field(default=default, metadata={"name": name})
 
 
+def secret(default: str = "") -> str:
+    """Declare a text that is shown to nobody."""
+    return field(default=default, metadata={"secret": True}, repr=False)
+
+
 def switch(default: _Truth, name: str) -> _Truth:
     """Declare a truth value whose outside name is not the camelCase form of the field's name."""
     return field(default=default, metadata={"name": name})
@@ -66,6 +71,8 @@ class SettingField:
 
     low: int
     high: int
+    secret: bool = False
+    """Whether the value is shown to nobody."""
 
     def parse(self, text: str) -> SettingValue:
         """Return the value that `text` stands for; raises `ValueError` that says what was expected."""
@@ -130,6 +137,7 @@ def _describe(item: dataclasses.Field[Any], hint: Any) -> SettingField:
         choices=choices,
         low=item.metadata.get("low", -INT64_MAX - 1),
         high=item.metadata.get("high", INT64_MAX),
+        secret=item.metadata.get("secret", False),
     )
 
 

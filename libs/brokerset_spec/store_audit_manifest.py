@@ -10,20 +10,19 @@ from pydantic import ConfigDict, Field
 from brokerset_spec.manifest_parts import (
     API_VERSION,
     GroupNames,
-    Image,
     ObjectName,
     Part,
     ruled,
 )
 from brokerset_spec.manifest_reader import ManifestReader, put_name, refer_to_set
-from brokerset_spec.problems import SCHEDULE_SHAPE, ZONE_SHAPE, Problem, listed_twice
+from brokerset_spec.problems import Problem, listed_twice
 from brokerset_spec.store_job_parts import (
     JOB_RULES,
     Executors,
     FolderPath,
     JobMetadata,
     Limits,
-    SetRef,
+    ScheduledSpec,
     engine_problems,
     resources_problems,
 )
@@ -54,34 +53,16 @@ class AuditReport(Part):
     """Reports that are kept; then the oldest is written over."""
 
 
-class AuditSpec(Part):
+class AuditSpec(ScheduledSpec):
     """What is wanted; everything but the set has a default."""
 
     model_config = ConfigDict(json_schema_extra=ruled(*JOB_RULES))
 
-    broker_set_ref: SetRef
-    """The set that is audited, in the same namespace."""
-
     groups: GroupNames = ()
     """Names of the broker groups that are audited; none means all."""
 
-    schedule: Annotated[str, Field(pattern=SCHEDULE_SHAPE, max_length=128)] | None = None
-    """When, as in cron: minute, hour, day of month, month, day of week; none: only when it is asked for."""
-
-    time_zone: Annotated[str, Field(pattern=ZONE_SHAPE, max_length=64)] = "Etc/UTC"
-    """Time zone of the schedule, by its name in the IANA database."""
-
-    suspend: bool = False
-    """Whether the schedule rests."""
-
     concurrency_policy: Literal["Forbid", "Replace"] = "Forbid"
     """When a run is due and one is on: the new one is left out, or takes its place."""
-
-    successful_runs_history_limit: Annotated[int, Field(ge=0, le=20)] = 3
-    """Runs without errors that are remembered, besides the last."""
-
-    failed_runs_history_limit: Annotated[int, Field(ge=0, le=20)] = 3
-    """Other runs that are remembered, besides the last."""
 
     full_every_days: Annotated[int, Field(ge=0, le=365)] = 7
     """After so many days everything is read again, also what has not changed; 0: in every run."""
@@ -91,9 +72,6 @@ class AuditSpec(Part):
 
     executors: Executors = Executors()
     """Spark executors in pods of their own, for each replica, on its node."""
-
-    image: Image | None = None
-    """Image of the jobs; none means what the operator was installed with."""
 
     limits: Limits = Limits()
     report: AuditReport = AuditReport()

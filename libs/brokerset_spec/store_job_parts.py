@@ -1,4 +1,4 @@
-"""What the manifests of jobs on store files have in common: engine, limits, paths within volumes."""
+"""What the manifests of jobs have in common: schedule, engine, limits, paths within volumes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import ConfigDict, Field
 
-from brokerset_spec.manifest_parts import NamedPart, Part, SetName, Size, rule, ruled
+from brokerset_spec.manifest_parts import Image, NamedPart, Part, SetName, Size, rule, ruled
 from brokerset_spec.pod_template import (
     AMOUNTS_MAX,
     WITHIN_LIMITS,
@@ -17,7 +17,7 @@ from brokerset_spec.pod_template import (
     amount_of,
     resource_problems,
 )
-from brokerset_spec.problems import FOLDER_SHAPE, SET_NAME_SHAPE, Problem
+from brokerset_spec.problems import FOLDER_SHAPE, SCHEDULE_SHAPE, SET_NAME_SHAPE, ZONE_SHAPE, Problem
 
 JOB_NAME_LENGTH_MAX: Final = 30
 """Longest name of an object that makes Jobs: a Job's name has a run and a replica as well, within 63."""
@@ -53,17 +53,46 @@ FolderPath = Annotated[str, Field(pattern=FOLDER_SHAPE, max_length=PATH_LENGTH_M
 DeadlineSeconds = Annotated[int, Field(ge=60, le=2_592_000)]
 
 
-class Limits(Part):
+class RunLimits(Part):
     """What a job may take."""
-
-    max_bytes_per_second: Size | None = None
-    """Reads no faster than this from each volume; none means as fast as the disk."""
 
     deadline_seconds: DeadlineSeconds = 21_600
     """A run that takes longer is ended, and has failed."""
 
     resources: Resources = Resources()
     """What each pod asks for and may use at most."""
+
+
+class Limits(RunLimits):
+    """What a job on volumes may take."""
+
+    max_bytes_per_second: Size | None = None
+    """Reads no faster than this from each volume; none means as fast as the disk."""
+
+
+class ScheduledSpec(Part):
+    """What is wanted of a kind that has runs for a BrokerSet."""
+
+    broker_set_ref: SetRef
+    """The set, in the same namespace."""
+
+    schedule: Annotated[str, Field(pattern=SCHEDULE_SHAPE, max_length=128)] | None = None
+    """When, as in cron: minute, hour, day of month, month, day of week; none: only when it is asked for."""
+
+    time_zone: Annotated[str, Field(pattern=ZONE_SHAPE, max_length=64)] = "Etc/UTC"
+    """Time zone of the schedule, by its name in the IANA database."""
+
+    suspend: bool = False
+    """Whether the schedule rests."""
+
+    successful_runs_history_limit: Annotated[int, Field(ge=0, le=20)] = 3
+    """Runs without errors that are remembered, besides the last."""
+
+    failed_runs_history_limit: Annotated[int, Field(ge=0, le=20)] = 3
+    """Other runs that are remembered, besides the last."""
+
+    image: Image | None = None
+    """Image of the jobs; none means what the operator was installed with."""
 
 
 def _executor_amounts() -> dict[str, Any]:
@@ -117,6 +146,15 @@ class Executors(Part):
     resources: ExecutorResources = ExecutorResources()
 
 
+DRIVER_MEMORY_RULE: Final = rule(
+    "!has(self.limits) || !has(self.limits.resources) || !has(self.limits.resources.limits) || "
+    "!('memory' in self.limits.resources.limits) || "
+    "quantity(string(self.limits.resources.limits['memory'])).compareTo(quantity('1Gi')) >= 0",
+    _TOO_LITTLE,
+    "limits.resources.limits",
+)
+"""Of a kind whose jobs always have Spark in them."""
+
 JOB_RULES: Final = (
     rule(
         "!has(self.executors) || !has(self.executors.instances) || self.executors.instances == 0 || "
@@ -142,7 +180,7 @@ def engine_problems(engine: str, executors: Executors) -> Iterable[Problem]:
         yield Problem("spec.executors", reason, "set engine to spark, or leave executors out")
 
 
-def resources_problems(limits: Limits, executors: Executors, engine: str) -> Iterable[Problem]:
+def resources_problems(limits: RunLimits, executors: Executors, engine: str) -> Iterable[Problem]:
     """Say what of the resources of a job's pods cannot be had, or is too little."""
     driver, path = limits.resources, "spec.limits.resources"
     yield from resource_problems(driver, path)

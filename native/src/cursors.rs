@@ -27,7 +27,7 @@ impl Map {
         }
     }
 
-    fn set(&mut self, object: &Bound<'_, PyAny>) -> PyResult<()> {
+    pub fn set(&mut self, object: &Bound<'_, PyAny>) -> PyResult<()> {
         let buffer = PyBuffer::<u8>::get(object)?;
         self.0 = None;
         if buffer.len_bytes() == 0 {

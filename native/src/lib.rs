@@ -3,6 +3,7 @@
 //! Python decides: roles, topics, permission, refusals. What is unusual is declined here and served by the
 //! Python path of the same request, which is complete, and the reference for what this crate does.
 
+pub mod acks;
 pub mod asides;
 pub mod batches;
 pub mod ends;
@@ -19,13 +20,18 @@ pub mod pull_units;
 pub mod records;
 pub mod replies;
 pub mod scan;
+pub mod timer_links;
 pub mod timer_units;
 pub mod waiting_records;
 
 #[cfg(feature = "python")]
+mod ack_lane;
+#[cfg(feature = "python")]
 mod cursors;
 #[cfg(feature = "python")]
 mod filters;
+#[cfg(feature = "python")]
+mod linking;
 #[cfg(feature = "python")]
 mod memory;
 #[cfg(feature = "python")]
@@ -46,7 +52,7 @@ mod python {
     use crate::sends::SendLane;
 
     /// Number of the interface between the Python code and this module; both sides must have the same.
-    const INTERFACE: u32 = 6;
+    const INTERFACE: u32 = 8;
 
     #[pymodule]
     fn brokerset_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -57,7 +63,9 @@ mod python {
         module.add_class::<IndexCursor>()?;
         module.add_class::<SendLane>()?;
         module.add_class::<PullReader>()?;
+        crate::ack_lane::register(module)?;
         crate::filters::register(module)?;
+        crate::linking::register(module)?;
         crate::receiving::register(module)?;
         crate::releases::register(module)?;
         Ok(())

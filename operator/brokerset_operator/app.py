@@ -22,6 +22,7 @@ from brokerset_operator.audits import AUDIT, AuditReconciler
 from brokerset_operator.elector import Elector, ElectorSettings
 from brokerset_operator.enqueueing import Enqueuer
 from brokerset_operator.events import Events
+from brokerset_operator.exports import EXPORT, ExportReconciler
 from brokerset_operator.health import Health
 from brokerset_operator.metrics import Measurements
 from brokerset_operator.migrations import MIGRATION, MigrationReconciler
@@ -173,11 +174,20 @@ class OperatorProcess:
             self.measurements.migration,
             randomness=self._random,
         )
+        self._exports = ExportReconciler(
+            means,
+            resync,
+            settings.spark_image,
+            settings.spark_role,
+            self.measurements.export,
+            randomness=self._random,
+        )
         self._reconcilers: dict[str, Reconcile] = {
             TOPIC: self._topics.reconcile,
             SUBJECT: self._subjects.reconcile,
             AUDIT: self._audits.reconcile,
             MIGRATION: self._migrations.reconcile,
+            EXPORT: self._exports.reconcile,
         }
         self.health = Health(
             leads=lambda: self.elector.leads,

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import structlog
-from pydantic import ValidationError
 
 from brokerset_kube import kinds
 from brokerset_kube.client import Object
-from brokerset_kube.errors import Conflict, KubeError, NotFound
+from brokerset_kube.errors import Conflict, NotFound
 from brokerset_operator.apply import Means, write_status
 from brokerset_operator.controllers_view import (
     ControllersView,
@@ -22,20 +21,29 @@ from brokerset_operator.controllers_view import (
 )
 from brokerset_operator.model import names
 from brokerset_operator.model.observed import Meta
-from brokerset_operator.owners import NotOurs, ensure_ours
+from brokerset_operator.owners import NotOurs
 from brokerset_operator.plan.conditions import Verdict, condition, find, verdict_of
 from brokerset_operator.plan.objects import items, part, seconds
 from brokerset_operator.reconcile_queue import GONE, Key, RetryAfter
-from brokerset_operator.set_reconciler import RESYNC_SPREAD, SET
+from brokerset_operator.set_reconciler import SET
 from brokerset_operator.store_jobs import labels, reasons
 from brokerset_operator.store_jobs.audit_plan import AuditPlan, combined, plan_audit
 from brokerset_operator.store_jobs.observed import AuditedSet, ObservedAudit, Replica
 from brokerset_operator.store_jobs.outcomes import last_object, outcome_of, pods_of
-from brokerset_operator.store_reconciler import Belongings, belongings, carry_out, meta_of
+from brokerset_operator.store_reconciler import (
+    Belongings,
+    belongings,
+    carry_out,
+    meta_of,
+    pause,
+    placement_of,
+    read_or_problems,
+    set_invalid,
+    set_of,
+    settle,
+)
 from brokerset_protocol.bodies.controllers import GroupState
-from brokerset_spec.manifest import BrokerSet, ManifestError, read_manifest
-from brokerset_spec.pod_template import PodTemplate
-from brokerset_spec.problems import Problem
+from brokerset_spec.manifest import ManifestError, read_manifest
 from brokerset_spec.store_audit_manifest import StoreAudit, read_store_audit
 
 log = structlog.get_logger(__name__)
@@ -112,32 +120,21 @@ class AuditReconciler:
     async def _reconcile(self, key: Key, live: Object) -> float:
         observed, broker_set = await self._observe(live)
         plan = plan_audit(observed)
-        failure: KubeError | None = None
-        try:
-            await carry_out(plan.actions, live, self.means)
-        except KubeError as error:
-            failure = error  # the status is written all the same: it says what is going to be done
-        await write_status(kinds.STORE_AUDIT, live, plan.status, self.means)
-        self.on_status(key, plan.status)
-        if failure is not None:
-            raise failure
+        await settle(kinds.STORE_AUDIT, key, live, plan, self.means, self.on_status)
         if broker_set is not None:
             await self._tell_set(broker_set, plan)
-        regular = self.resync_seconds * (1 - RESYNC_SPREAD * self.randomness.random())
-        return min(regular, plan.requeue_seconds)
+        return pause(plan, self.resync_seconds, self.randomness)
 
     # -- reading ------------------------------------------------------------------------------------------
 
     async def _observe(self, live: Object) -> tuple[ObservedAudit, Object | None]:
         meta = meta_of(live)
-        audit, problems = _read(live)
+        audit, problems = read_or_problems(read_store_audit, live)
         executors = audit is not None and audit.spec.executors.instances > 0
         mine = await belongings(
             self.means, AUDIT, meta.name, meta.namespace, uid=meta.uid, executors=executors
         )
-        broker_set = await self._set(live, meta)
-        if broker_set is not None:
-            ensure_ours(broker_set, self.means)
+        broker_set = await set_of(live, self.means)
         audited, others = None, {}
         if broker_set is not None and audit is not None:
             audited = await self._audited(broker_set, audit)
@@ -163,15 +160,6 @@ class AuditReconciler:
         )
         return observed, broker_set
 
-    async def _set(self, live: Object, meta: Meta) -> Object | None:
-        name = str(part(part(live, "spec"), "brokerSetRef").get("name") or "")
-        if not name:
-            return None
-        try:
-            return await self.means.client.get(kinds.BROKER_SET, name, meta.namespace)
-        except NotFound:
-            return None
-
     async def _audited(self, broker_set: Object, audit: StoreAudit) -> AuditedSet:
         """The set as far as an audit needs it."""
         metadata = broker_set["metadata"]
@@ -179,8 +167,7 @@ class AuditReconciler:
         try:
             manifest = read_manifest(broker_set)
         except ManifestError:
-            said = f"the BrokerSet {name} is invalid; see its condition Ready"
-            return AuditedSet(name=name, uid=uid, problem=(reasons.SET_INVALID, said))
+            return AuditedSet(name=name, uid=uid, problem=set_invalid(name))
         if manifest.is_dledger:
             said = (
                 f"the groups of BrokerSet {name} are DLedgers, and audits of running brokers are for groups"
@@ -192,7 +179,7 @@ class AuditReconciler:
             have = ", ".join(manifest.broker_names)
             said = f"BrokerSet {name} has no group {', '.join(unknown)}, only {have}; correct spec.groups"
             return AuditedSet(name=name, uid=uid, problem=(reasons.GROUP_UNKNOWN, said))
-        placement = _placement(manifest)
+        placement = placement_of(manifest)
         pods, view = await self._observe_set(broker_set)
         if view.controllers.leader is None:
             serving = controllers_of(broker_set)
@@ -337,20 +324,6 @@ def replicas_of(
             )
         )
     return sorted(found, key=lambda each: each.ordinal)
-
-
-def _placement(manifest: BrokerSet) -> PodTemplate:
-    try:
-        return PodTemplate.model_validate(manifest.spec.pod_template)
-    except ValidationError:
-        return PodTemplate()
-
-
-def _read(live: Mapping[str, Any]) -> tuple[StoreAudit | None, tuple[Problem, ...]]:
-    try:
-        return read_store_audit(dict(live)), ()
-    except ManifestError as error:
-        return None, tuple(error.problems)
 
 
 def _verdict(live: Mapping[str, Any]) -> Verdict | None:

@@ -29,6 +29,7 @@ from brokerset_protocol.commands import Command
 from brokerset_protocol.errors import Rejected
 from brokerset_protocol.headers.controller import BrokerIdentityAnswer
 from brokerset_runtime.remoting import ConnectionClosed, ConnectionPool, RequestTimeout
+from brokerset_runtime.tls import tls_of_environment
 
 T = TypeVar("T")
 
@@ -190,7 +191,7 @@ class Brokers:
     """Requests to brokers at their own addresses, without a name server; use it with `async with`."""
 
     def __init__(self) -> None:
-        self._pool = ConnectionPool()
+        self._pool = ConnectionPool(tls=tls_of_environment())
 
     async def __aenter__(self) -> Brokers:
         return self

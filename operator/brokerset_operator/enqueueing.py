@@ -98,7 +98,7 @@ class Enqueuer:
         return enqueued
 
     def job_event(self, _event: str, job: Mapping[str, Any]) -> None:
-        """A Job of a StoreAudit or StoreMigration has changed."""
+        """A Job of a kind that becomes Jobs has changed."""
         self.counted(kinds.JOB.kind)
         namespace, _ = key_of(job)
         chosen = job["metadata"].get("labels") or {}

@@ -18,6 +18,7 @@ from brokerset_operator.audit_metrics import (
     audit_metrics,
     migration_metrics,
 )
+from brokerset_operator.export_metrics import ExportMeasurements, export_measurements, export_metrics
 from brokerset_operator.model.retired import retired_groups
 from brokerset_operator.reconcile_queue import Key, ReconcileQueue
 
@@ -85,6 +86,9 @@ class Measurements:
         self.migrations: dict[Key, str] = {}
         """The phase of each StoreMigration."""
 
+        self.exports: dict[Key, ExportMeasurements] = {}
+        """What each StoreExport has written."""
+
         self._known: Callable[[Key], bool] = lambda key: True
 
     def call(self, request: Request, outcome: str, seconds: float) -> None:
@@ -128,6 +132,11 @@ class Measurements:
         self.status(key, status)
         self.migrations[key] = str(status.get("phase") or "Pending")
 
+    def export(self, key: Key, status: Mapping[str, Any]) -> None:
+        """A reconcile of a StoreExport has found, or written, this status."""
+        self.status(key, status)
+        self.exports[key] = export_measurements(status)
+
     def forget(self, key: Key) -> None:
         """The object is gone."""
         self.succeeded_at.pop(key, None)
@@ -135,6 +144,7 @@ class Measurements:
         self.retired.pop(key, None)
         self.audits.pop(key, None)
         self.migrations.pop(key, None)
+        self.exports.pop(key, None)
 
     def watch_queue(self, queue: ReconcileQueue) -> None:
         """Show how full a queue is, and the age of each object's last success."""
@@ -196,6 +206,7 @@ class _QueueView(Collector):
         yield retired
         yield from audit_metrics(self._measurements.audits)
         yield from migration_metrics(self._measurements.migrations)
+        yield from export_metrics(self._measurements.exports)
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

@@ -9,18 +9,15 @@ from typing import Any, Final
 
 from brokerset_kube import kinds
 from brokerset_kube.client import Object
-from brokerset_kube.errors import KubeError, NotFound
-from brokerset_operator.apply import Means, write_status
+from brokerset_kube.errors import NotFound
+from brokerset_operator.apply import Means
 from brokerset_operator.model import names
 from brokerset_operator.plan.objects import items, part
 from brokerset_operator.reconcile_queue import GONE, Key
-from brokerset_operator.set_reconciler import RESYNC_SPREAD
 from brokerset_operator.store_jobs import labels
 from brokerset_operator.store_jobs.migration_plan import plan_migration
 from brokerset_operator.store_jobs.observed import ObservedMigration
-from brokerset_operator.store_reconciler import belongings, carry_out, meta_of
-from brokerset_spec.manifest import ManifestError
-from brokerset_spec.problems import Problem
+from brokerset_operator.store_reconciler import belongings, meta_of, pause, read_or_problems, settle
 from brokerset_spec.store_migration_manifest import StoreMigration, read_store_migration
 
 MIGRATION: Final = labels.MIGRATION
@@ -52,21 +49,12 @@ class MigrationReconciler:
         if live["metadata"].get("deletionTimestamp"):
             return None  # what it owns goes by itself; the volumes stay
         plan = plan_migration(await self._observe(live))
-        failure: KubeError | None = None
-        try:
-            await carry_out(plan.actions, live, self.means)
-        except KubeError as error:
-            failure = error  # the status is written all the same: it says what is going to be done
-        await write_status(kinds.STORE_MIGRATION, live, plan.status, self.means)
-        self.on_status(key, plan.status)
-        if failure is not None:
-            raise failure
-        regular = self.resync_seconds * (1 - RESYNC_SPREAD * self.randomness.random())
-        return min(regular, plan.requeue_seconds)
+        await settle(kinds.STORE_MIGRATION, key, live, plan, self.means, self.on_status)
+        return pause(plan, self.resync_seconds, self.randomness)
 
     async def _observe(self, live: Object) -> ObservedMigration:
         meta = meta_of(live)
-        migration, problems = _read(live)
+        migration, problems = read_or_problems(read_store_migration, live)
         executors = migration is not None and migration.spec.executors.instances > 0
         mine = await belongings(
             self.means, MIGRATION, meta.name, meta.namespace, uid=meta.uid, executors=executors
@@ -132,10 +120,3 @@ def users_of(pods: tuple[Object, ...], own: str) -> dict[str, tuple[str, ...]]:
             if claim:
                 found.setdefault(str(claim), []).append(str(metadata["name"]))
     return {claim: tuple(sorted(using)) for claim, using in found.items()}
-
-
-def _read(live: Mapping[str, Any]) -> tuple[StoreMigration | None, tuple[Problem, ...]]:
-    try:
-        return read_store_migration(dict(live)), ()
-    except ManifestError as error:
-        return None, tuple(error.problems)

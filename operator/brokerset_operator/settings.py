@@ -26,7 +26,7 @@ class OperatorSettings:
     """Image of brokers and controllers where a BrokerSet names none; normally the operator's own."""
 
     spark_image: str = ""
-    """Image of the jobs of StoreAudits and StoreMigrations that name none; empty: each must name one."""
+    """Image of the jobs of objects that name none; empty: each must name one."""
 
     spark_role: str = ""
     """Role of jobs with Spark executors, `ClusterRole/<name>` or `Role/<name>`; empty: there are none."""

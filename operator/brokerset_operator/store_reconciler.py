@@ -1,23 +1,33 @@
-"""What StoreAudits and StoreMigrations have in common: reading their Jobs, carrying out a plan."""
+"""What the reconciles of the kinds that become Jobs have in common: reading, carrying out a plan, telling."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+import random
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import structlog
+from pydantic import ValidationError
 
 from brokerset_kube import kinds
 from brokerset_kube.client import Object
-from brokerset_kube.errors import AlreadyExists, Conflict, KubeError
+from brokerset_kube.errors import AlreadyExists, Conflict, KubeError, NotFound
 from brokerset_kube.kinds import Kind, kind_named
-from brokerset_operator.apply import Means, NotLeading
+from brokerset_operator.apply import Means, NotLeading, write_status
 from brokerset_operator.model.actions import ApplyObject, DeleteObject, EmitEvent
 from brokerset_operator.model.observed import Meta
 from brokerset_operator.observe import first_of
-from brokerset_operator.store_jobs import labels
+from brokerset_operator.owners import ensure_ours
+from brokerset_operator.plan.objects import part
+from brokerset_operator.reconcile_queue import Key
+from brokerset_operator.set_reconciler import RESYNC_SPREAD
+from brokerset_operator.store_jobs import labels, reasons
+from brokerset_operator.store_jobs.sequence import JobPlan
+from brokerset_spec.manifest import BrokerSet, ManifestError
+from brokerset_spec.pod_template import PodTemplate
+from brokerset_spec.problems import Problem
 
 log = structlog.get_logger(__name__)
 
@@ -25,11 +35,12 @@ FURTHER: Final = (kinds.SERVICE_ACCOUNT, kinds.ROLE_BINDING)
 """What executors take besides ConfigMaps."""
 
 Action = ApplyObject | DeleteObject | EmitEvent
+Manifest = TypeVar("Manifest")
 
 
 @dataclass(frozen=True, slots=True)
 class Belongings:
-    """Everything that belongs to one StoreAudit or StoreMigration, by name."""
+    """Everything that belongs to one object, by name."""
 
     jobs: Mapping[str, Object]
     pods: Mapping[str, Object]
@@ -110,6 +121,70 @@ async def carry_out(
                 logger.info("deleted", object=f"{ref.kind}/{ref.name}", reason=why)
             case EmitEvent():
                 await means.events.emit(about or live, action.reason, action.message, warning=action.warning)
+
+
+async def settle(
+    kind: Kind,
+    key: Key,
+    live: Object,
+    plan: JobPlan,
+    means: Means,
+    on_status: Callable[[Key, Mapping[str, Any]], None],
+) -> None:
+    """Carry out a plan and write its status. Raises as `carry_out`.
+
+    The status is written all the same when an action fails: it says what is going to be done.
+    """
+    failure: KubeError | None = None
+    try:
+        await carry_out(plan.actions, live, means)
+    except KubeError as error:
+        failure = error
+    await write_status(kind, live, plan.status, means)
+    on_status(key, plan.status)
+    if failure is not None:
+        raise failure
+
+
+def pause(plan: JobPlan, resync_seconds: float, randomness: random.Random) -> float:
+    """Seconds until the next reconcile."""
+    return min(resync_seconds * (1 - RESYNC_SPREAD * randomness.random()), plan.requeue_seconds)
+
+
+def read_or_problems(
+    reader: Callable[[dict[str, Any]], Manifest], live: Mapping[str, Any]
+) -> tuple[Manifest | None, tuple[Problem, ...]]:
+    """The manifest of an object, or what is wrong with it."""
+    try:
+        return reader(dict(live)), ()
+    except ManifestError as error:
+        return None, tuple(error.problems)
+
+
+async def set_of(live: Mapping[str, Any], means: Means) -> Object | None:
+    """The BrokerSet that an object names; None when there is none. Raises `NotOurs` and `KubeError`."""
+    name = str(part(part(live, "spec"), "brokerSetRef").get("name") or "")
+    if not name:
+        return None
+    try:
+        found = await means.client.get(kinds.BROKER_SET, name, live["metadata"]["namespace"])
+    except NotFound:
+        return None
+    ensure_ours(found, means)
+    return found
+
+
+def placement_of(manifest: BrokerSet) -> PodTemplate:
+    """Where the pods of a set may run."""
+    try:
+        return PodTemplate.model_validate(manifest.spec.pod_template)
+    except ValidationError:
+        return PodTemplate()
+
+
+def set_invalid(name: str) -> tuple[str, str]:
+    """What is said when the set's manifest is invalid."""
+    return reasons.SET_INVALID, f"the BrokerSet {name} is invalid; see its condition Ready"
 
 
 def meta_of(live: Mapping[str, Any]) -> Meta:

@@ -24,15 +24,25 @@ _FRAME: Final = re.compile(r'\s*(at [\w.$<>/]+\(|\.\.\. \d+ (more|common)|File "
 _CALLING: Final = "An error occurred while calling "
 """How Py4J begins; what happened stands in the next line."""
 
-_CAUSED: Final = "Caused by: "
+_CAUSED: Final = ("Caused by: ", "↳ ")
+"""How Java names a cause, and how deltalake does."""
+
+_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
+
+_KEYS: Final = re.compile(
+    r"AWS_(ACCESS_KEY_ID|SECRET_ACCESS_KEY|SESSION_TOKEN)|BROKERSET_REGISTRY_PASSWORD"
+    r"|PYICEBERG_CATALOG__.*(URI|CREDENTIAL|TOKEN|SECRET|PASSWORD|ACCESS_KEY|ACCESS-KEY).*"
+)
+"""Variables whose values a storage, catalog or registry may name in its answer; they are in no sentence."""
 
 
 def one_line(said: str) -> str:
     """The text of an error without stacks: what it says first, and the last cause that it names."""
-    lines = [line.strip().removeprefix(": ") for line in said.splitlines() if not _FRAME.match(line)]
+    plain = _COLOURS.sub("", said)
+    lines = [line.strip().removeprefix(": ") for line in plain.splitlines() if not _FRAME.match(line)]
     lines = [line for line in lines if line and not line.startswith(_CALLING)]
-    first = next(iter(lines), " ".join(said.split()))
-    causes = [line.removeprefix(_CAUSED) for line in lines if line.startswith(_CAUSED)]
+    first = next(iter(lines), " ".join(plain.split()))
+    causes = [line.removeprefix(each) for line in lines for each in _CAUSED if line.startswith(each)]
     return f"{first}; caused by {causes[-1]}" if causes and causes[-1] not in first else first
 
 
@@ -56,5 +66,8 @@ def leave(text: str) -> None:
     """Write it where the environment says. That it cannot be written changes nothing of how a job ends."""
     path = os.environ.get(TERMINATION_LOG)
     if path:
+        for name, value in os.environ.items():
+            if value and _KEYS.fullmatch(name):
+                text = text.replace(value, "***")
         with contextlib.suppress(OSError):
             Path(path).write_text(text, encoding="utf-8")

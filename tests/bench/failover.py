@@ -1,5 +1,5 @@
 """Faults under load in our servers and in Java's, with one client and one checker: `failover.py [--runs N] [--kinds …] [--only ours|java]
-[--transactions RATE] [--timers RATE]`.
+[--transactions RATE] [--timers RATE] [--pops RATE]`.
 
 Calls `brokerset bench failover`, judges the kept histories once more from their files, writes the figures as JSON and prints a table.
 Exit status 1 when ours broke a promise or a run could not be ended; nothing is judged by time.
@@ -28,7 +28,7 @@ def measure(options: argparse.Namespace, histories: Path) -> tuple[dict[str, Any
                "--keep-history", str(histories)]  # fmt: skip
     if options.kinds:
         command += ["--kinds", options.kinds]
-    for name in ("transactions", "timers"):
+    for name in ("transactions", "timers", "pops"):
         if getattr(options, name):
             command += [f"--{name}", str(getattr(options, name))]
     if options.port:
@@ -101,6 +101,7 @@ def main() -> int:
     parser.add_argument("--only", choices=["ours", "java"])
     parser.add_argument("--transactions", type=int, default=0, help="a second, besides the sends")
     parser.add_argument("--timers", type=int, default=0, help="a second, besides the sends")
+    parser.add_argument("--pops", type=int, default=0, help="a second, besides the sends")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--keep", type=Path, help="folder for the histories, which are deleted otherwise")
     parser.add_argument("--out", type=Path, default=stack.ROOT / "build" / "bench-failover.json")

@@ -104,6 +104,16 @@ def lateness(case: str) -> list[Row]:
     return [Row(case, "p50ms", "… late, p50", "ms"), Row(case, "p99ms", "… p99", "ms")]
 
 
+def waiting_rows(case: str, label: str) -> list[Row]:
+    """Of pops that wait: from before a send until one is answered, and the most memory meanwhile."""
+    return [
+        Row(case, "p50ms", f"{label}, p50", "ms"),
+        Row(case, "p99ms", "… p99", "ms", Goal(most_ratio=1 / 2)),
+        Row(case, "cpuUs", "… CPU for each message", "µs"),
+        Row(case, "mostMiB", "… anonymous memory, most", "MiB", Goal(most_ratio=1 / 4)),
+    ]
+
+
 EIGHTH = Goal(most_ratio=1 / 8)
 COPY = Goal(least_ratio=2, least_of_floor=0.7)
 
@@ -137,6 +147,10 @@ ROWS: Sequence[Row] = (
     *lateness("timer-deliver"),
     *message_rows("filter-tag", "filtered pull, 1 of 10 by tag, matches"),
     *message_rows("filter-sql", "filtered pull, 1 of 10 by SQL, matches"),
+    *message_rows("pop-ack", "popped and acknowledged one by one"),
+    *message_rows("pop-batch-ack", "popped and acknowledged in batches"),
+    *waiting_rows("pop-wake", "8 waiting pops, 1,000 messages a second"),
+    *waiting_rows("pop-wake-10k", "10,000 waiting pops, 1,000 answers a second"),
     rate("replicas-1", "3 replicas in sync, one at a time", 3, 1.3),
     rate("replicas-16", "3 replicas in sync, window 16", 3, 1.3),
     rate("replicas-64", "3 replicas in sync, window 64", 3, 1.3),

@@ -22,11 +22,12 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from tests.bench import history, message_cases, priority, quiet, replicas, report, sides
+from tests.bench import history, message_cases, pop_cases, priority, quiet, replicas, report, sides
 from tests.bench.cases import BROKER_CASES, LOADED_CASES, Case, Context, Size, prewarm
 from tests.bench.generator import Generator, Run, WrongAnswer
 from tests.bench.goals import FLOOR
 from tests.bench.message_cases import MESSAGE_CASES
+from tests.bench.pop_cases import POP_CASES
 from tests.bench.quiet import Observation, Patience
 from tests.bench.sides import Running, Side
 
@@ -42,7 +43,7 @@ SIZES = {
 }
 T = TypeVar("T")
 ERRORS = (WrongAnswer, stack.StackError, OSError, subprocess.SubprocessError)
-GROUPS = ("start", "broker", "loaded", "messages", "replicas", "slave")
+GROUPS = ("start", "broker", "loaded", "messages", "pop", "replicas", "slave")
 WAIT_SECONDS = 20.0
 """How long the machine may take to become quiet."""
 
@@ -76,7 +77,7 @@ class Bench:
     def run(self) -> None:
         """Every group of cases."""
         groups = {"start": self.starts, "broker": self.brokers, "loaded": self.loaded, "messages": self.messages,
-                  "replicas": self.groups, "slave": self.slaves}  # fmt: skip
+                  "pop": self.pops, "replicas": self.groups, "slave": self.slaves}  # fmt: skip
         for name in self.options.groups:
             begun = time.monotonic()
             try:
@@ -127,6 +128,10 @@ class Bench:
         """Transactions, timers and filtered pulls."""
         settings = {"flushDiskType": "ASYNC_FLUSH", **message_cases.SETTINGS}
         self.cases(list(MESSAGE_CASES), settings, message_cases.prewarm)
+
+    def pops(self) -> None:
+        """Pops and their acks, and pops that wait."""
+        self.cases(list(POP_CASES), {"flushDiskType": "ASYNC_FLUSH"}, pop_cases.prewarm)
 
     def cases(
         self,
@@ -286,7 +291,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, help="of each run; by default as the size says")
     parser.add_argument("--sides", type=names(list(sides.SIDES)), help="the first one is the base")
     parser.add_argument("--groups", type=names(GROUPS), help=f"of {', '.join(GROUPS)}")
-    cases = [case.name for case in (*BROKER_CASES, *LOADED_CASES, *MESSAGE_CASES)]
+    cases = [case.name for case in (*BROKER_CASES, *LOADED_CASES, *MESSAGE_CASES, *POP_CASES)]
     parser.add_argument("--cases", type=names(cases), default=[], help="only these of one broker")
     parser.add_argument(
         "--against", type=Path, metavar="PATH", help="a checkout of another commit, one more side"

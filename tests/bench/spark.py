@@ -46,7 +46,6 @@ class Figure:
     """What came out for one case. MB are 10^6 bytes of commit log."""
 
     case: str
-    kernels: str
     body: int
     processes: int
     mb_per_second: float = 0.0
@@ -62,7 +61,6 @@ def main() -> int:
         "--size", choices=sorted(SIZES), default="full", help="128 MiB or 1 GiB for each store"
     )
     parser.add_argument("--cases", default="", help="names, separated by commas; all without it")
-    parser.add_argument("--kernels", default="compiled,pure")
     parser.add_argument("--processes", default="1,2")
     parser.add_argument("--bodies", default=",".join(map(str, BODIES)))
     parser.add_argument("--runs", type=int, default=RUNS)
@@ -104,27 +102,23 @@ def measure_all(args: argparse.Namespace) -> Iterator[Figure]:
                 file=sys.stderr,
             )
             for name in names:
-                one = spark_cases.CASES[name]
-                for kernels in args.kernels.split(",") if one.kernels else [""]:
-                    for processes in map(int, args.processes.split(",")):
-                        if processes in one.processes:
-                            yield measure(name, kernels, body, processes, store, Path(place), args.runs)
+                for processes in map(int, args.processes.split(",")):
+                    if processes in spark_cases.CASES[name].processes:
+                        yield measure(name, body, processes, store, Path(place), args.runs)
             shutil.rmtree(store)
 
 
-def measure(
-    name: str, kernels: str, body: int, processes: int, store: Path, place: Path, runs: int
-) -> Figure:
+def measure(name: str, body: int, processes: int, store: Path, place: Path, runs: int) -> Figure:
     """One case in so many processes at once."""
-    print(f"  {name} {kernels} x{processes}", file=sys.stderr, flush=True)
-    figure = Figure(name, kernels, body, processes)
+    print(f"  {name} x{processes}", file=sys.stderr, flush=True)
+    figure = Figure(name, body, processes)
     try:
         with ExitStack() as stack:
             parts = 1 if spark_cases.CASES[name].is_job else processes
             work = {"case": name, "store": str(store), "parts": parts, "workers": processes}
             children = [
                 stack.enter_context(
-                    started({**work, "part": part, "scratch": str(place / f"scratch-{part}")}, kernels)
+                    started({**work, "part": part, "scratch": str(place / f"scratch-{part}")})
                 )
                 for part in range(parts)
             ]
@@ -143,23 +137,20 @@ def measure(
             for each in children:
                 tell(each, "end")
     except (RuntimeError, subprocess.SubprocessError) as error:
-        return Figure(name, kernels, body, processes, failure=str(error))
+        return Figure(name, body, processes, failure=str(error))
     fast = min(best, key=lambda run: run["wall"])
     return Figure(
-        figure.case, kernels, body, processes,
+        figure.case, body, processes,
         fast["bytes"] / fast["wall"] / 1e6, fast["records"] / fast["wall"],
         max(run["bytes"] / max(run["cpu"], 1e-9) for run in best) / 1e6, max(run["rss"] for run in best) / len(children),
     )  # fmt: skip
 
 
 @contextmanager
-def started(work: dict[str, Any], kernels: str) -> Iterator[subprocess.Popen[str]]:
+def started(work: dict[str, Any]) -> Iterator[subprocess.Popen[str]]:
     """A process for one part; it is gone when the context ends."""
-    environment = {**os.environ, "BROKERSET_KERNELS": kernels}
     command = [sys.executable, __file__, "--child", json.dumps(work)]
-    with subprocess.Popen(
-        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         watch = threading.Timer(CASE_SECONDS_MAX, process.kill)
         watch.start()
         try:
@@ -286,7 +277,6 @@ def show(figures: list[Figure], args: argparse.Namespace) -> None:
         )
         for name in (
             "case",
-            "kernels",
             "processes",
             "MB/s",
             "records/s",
@@ -296,12 +286,11 @@ def show(figures: list[Figure], args: argparse.Namespace) -> None:
             "goal",
             "RSS MiB",
         ):
-            table.add_column(name, justify="left" if name in ("case", "kernels") else "right")
+            table.add_column(name, justify="left" if name == "case" else "right")
         for each in rows:
             if each.failure:
                 table.add_row(
                     each.case,
-                    each.kernels,
                     str(each.processes),
                     "failed",
                     "",
@@ -321,7 +310,7 @@ def show(figures: list[Figure], args: argparse.Namespace) -> None:
                 else ""
             )
             table.add_row(
-                each.case, each.kernels, str(each.processes), f"{each.mb_per_second:,.0f}", f"{each.records_per_second:,.0f}", wall,
+                each.case, str(each.processes), f"{each.mb_per_second:,.0f}", f"{each.records_per_second:,.0f}", wall,
                 f"{each.mb_per_cpu_second:,.0f}", cpu, goal(each, copy), f"{each.rss_mib:,.0f}",
             )  # fmt: skip
         console.print(table)
@@ -329,11 +318,10 @@ def show(figures: list[Figure], args: argparse.Namespace) -> None:
 
 def goal(figure: Figure, copy: Figure | None) -> str:
     """What was asked for, and whether it was reached."""
-    prefix = "pure-" if figure.kernels == "pure" else ""
     goals = spark_cases.CASES[figure.case].goals
-    if (wanted := goals.get(f"{prefix}mb-{figure.body}")) is not None:
+    if (wanted := goals.get(f"mb-{figure.body}")) is not None:
         return f"{wanted:,.0f} MB {mark(figure.mb_per_cpu_second >= wanted)}"
-    if (share := goals.get(f"{prefix}cp-{figure.body}")) is not None and copy and copy.mb_per_cpu_second:
+    if (share := goals.get(f"cp-{figure.body}")) is not None and copy and copy.mb_per_cpu_second:
         return f"{share} cp {mark(figure.mb_per_cpu_second >= share * copy.mb_per_cpu_second)}"
     return ""
 

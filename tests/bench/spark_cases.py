@@ -27,8 +27,8 @@ from brokerset_spark.stores.reading import Chunk, Outcome, read_range, split
 PIECE = 4 << 20
 """Bytes that kernels get at once, as jobs do it."""
 
-PURE_BYTES = 32 << 20
-"""So much of a store for kernels without a compiler."""
+NOISE_BYTES = 32 << 20
+"""So much is searched in vain."""
 
 
 @dataclass(slots=True)
@@ -56,8 +56,7 @@ class Work:
         """The first file of this part in memory, and the offset of its first byte."""
         if "data" not in self.kept:
             first = self.files()[0]
-            count = PURE_BYTES if KERNELS.NAME == "pure" else -1
-            self.kept["data"] = np.fromfile(self.store / first.path, np.uint8, count), first.base
+            self.kept["data"] = np.fromfile(self.store / first.path, np.uint8), first.base
         found: tuple[Bytes, int] = self.kept["data"]
         return found
 
@@ -82,15 +81,12 @@ class Case:
     name: str
     run: Run
     what: str
-    kernels: bool
-    """Whether it is worth measuring with both."""
-
     processes: tuple[int, ...]
     is_job: bool
     """Whether one process starts the others itself."""
 
     goals: dict[str, float]
-    """`mb`: MB/s of a core; `cp`: share of cp's speed, both of CPU time. By kind of store: `mb-1024`, `cp-100`; `pure-` before it."""
+    """`mb`: MB/s of a core; `cp`: share of cp's speed, both of CPU time. By kind of store: `mb-1024`, `cp-100`."""
 
 
 CASES: dict[str, Case] = {}
@@ -100,7 +96,6 @@ def case(
     name: str,
     what: str,
     *,
-    kernels: bool = True,
     processes: tuple[int, ...] = (1, 2),
     is_job: bool = False,
     **goals: float,
@@ -109,20 +104,20 @@ def case(
 
     def add(run: Run) -> Run:
         named = {key.replace("_", "-"): value for key, value in goals.items()}
-        CASES[name] = Case(name, run, what, kernels, processes, is_job, named)
+        CASES[name] = Case(name, run, what, processes, is_job, named)
         return run
 
     return add
 
 
-@case("cp", "coreutils, from the page cache into a file", kernels=False)
+@case("cp", "coreutils, from the page cache into a file")
 def copy_files(work: Work) -> Amount:
     paths = [work.store / each.path for each in work.files()]
     subprocess.run(["cp", "--reflink=never", *map(str, paths), str(work.scratch)], check=True)
     return Amount(sum(path.stat().st_size for path in paths))
 
 
-@case("sha256sum", "cat | sha256sum", kernels=False)
+@case("sha256sum", "cat | sha256sum")
 def hash_files(work: Work) -> Amount:
     paths = [str(work.store / each.path) for each in work.files()]
     with subprocess.Popen(["cat", *paths], stdout=subprocess.PIPE) as cat:
@@ -131,7 +126,7 @@ def hash_files(work: Work) -> Amount:
     return Amount(sum(Path(path).stat().st_size for path in paths))
 
 
-@case("cat", "the same through a process: on one file system cp copies inside the kernel", kernels=False)
+@case("cat", "the same through a process: on one file system cp copies inside the kernel")
 def cat_files(work: Work) -> Amount:
     paths = [work.store / each.path for each in work.files()]
     with (work.scratch / "data").open("wb") as target:
@@ -139,7 +134,7 @@ def cat_files(work: Work) -> Amount:
     return Amount(sum(path.stat().st_size for path in paths))
 
 
-@case("memcpy", "pieces of a file in memory to one place", kernels=False)
+@case("memcpy", "pieces of a file in memory to one place")
 def copy_memory(work: Work) -> Amount:
     data, _ = work.data()
     out = work.kept.setdefault("out", np.empty(PIECE, np.uint8))
@@ -172,9 +167,7 @@ def walk(work: Work) -> Amount:
     return Amount(done, records)
 
 
-@case(
-    "check", "the same and the CRC of each body", mb_1024=3000, mb_100=2000, pure_mb_1024=600, pure_mb_100=180
-)
+@case("check", "the same and the CRC of each body", mb_1024=3000, mb_100=2000)
 def check(work: Work) -> Amount:
     done = records = 0
     for _, found in in_pieces(work, crc=True):
@@ -216,7 +209,7 @@ def entries(work: Work) -> Amount:
 @case("resync", "search where no record is", processes=(1,))
 def resync(work: Work) -> Amount:
     if "noise" not in work.kept:
-        work.kept["noise"] = np.random.default_rng(1).integers(0, 256, PURE_BYTES, np.uint8)
+        work.kept["noise"] = np.random.default_rng(1).integers(0, 256, NOISE_BYTES, np.uint8)
     noise = work.kept["noise"]
     for start in range(0, len(noise), PIECE):
         assert KERNELS.resync(noise[start : start + PIECE], 0, PIECE, start) < 0
@@ -226,14 +219,9 @@ def resync(work: Work) -> Amount:
 def chunks(work: Work, *, crc: bool, piece: int = PIECE) -> Iterator[Chunk]:
     """The records of this part, read as jobs read them."""
     folder = LocalFolder(work.store)
-    left = PURE_BYTES if KERNELS.NAME == "pure" else 1 << 62
     for wanted in split(tuple(work.files()), 1 << 28):
         outcome = Outcome(0, 0)
-        for chunk in read_range(folder, wanted, outcome, crc=crc, piece=piece):
-            yield chunk
-            left -= chunk.end - chunk.begin
-            if left <= 0:
-                return
+        yield from read_range(folder, wanted, outcome, crc=crc, piece=piece)
         assert outcome.stop in (Stop.BLANK, Stop.EMPTY, Stop.RANGE_END), outcome
     folder.close()
 
@@ -243,8 +231,6 @@ def chunks(work: Work, *, crc: bool, piece: int = PIECE) -> Iterator[Chunk]:
     "read from the page cache and check, as jobs do",
     mb_1024=3000,
     mb_100=2000,
-    pure_mb_1024=600,
-    pure_mb_100=180,
 )
 def read(work: Work) -> Amount:
     done = records = 0
@@ -274,8 +260,6 @@ def rewrite_with(work: Work, *, crc: bool) -> Amount:
     "read, rewrite as entries, write into a file",
     cp_1024=0.8,
     cp_100=0.8,
-    pure_cp_1024=0.25,
-    pure_cp_100=0.1,
 )
 def rewrite(work: Work) -> Amount:
     return rewrite_with(work, crc=False)
@@ -286,7 +270,7 @@ def rewrite_crc(work: Work) -> Amount:
     return rewrite_with(work, crc=True)
 
 
-@case("sha256-python", "hashlib, for comparison", kernels=False, processes=(1,))
+@case("sha256-python", "hashlib, for comparison", processes=(1,))
 def hash_memory(work: Work) -> Amount:
     data, _ = work.data()
     hashlib.sha256(data.data).digest()
@@ -311,8 +295,6 @@ def as_job(work: Work, name: str) -> Amount:
     is_job=True,
     mb_1024=3000,
     mb_100=2000,
-    pure_mb_1024=600,
-    pure_mb_100=180,
 )
 def verify(work: Work) -> Amount:
     return as_job(work, "run_verify")
@@ -322,7 +304,6 @@ def verify(work: Work) -> Amount:
     "migrate-copy",
     "the job: into controller mode, files copied",
     is_job=True,
-    kernels=False,
     cp_1024=0.8,
     cp_100=0.8,
 )
@@ -332,20 +313,18 @@ def migrate_copy(work: Work) -> Amount:
 
 @case(
     "migrate-rewrite", "the job: into a DLedger, rewritten and read back, without key index",
-    is_job=True, cp_1024=0.8, cp_100=0.6, pure_cp_1024=0.25, pure_cp_100=0.1,
+    is_job=True, cp_1024=0.8, cp_100=0.6,
 )  # fmt: skip
 def migrate_rewrite(work: Work) -> Amount:
     return as_job(work, "run_rewrite")
 
 
-@case("export", "the job: Parquet, Zstandard", is_job=True, kernels=False, mb_1024=300, mb_100=250)
+@case("export", "the job: Parquet, Zstandard", is_job=True, mb_1024=300, mb_100=250)
 def export(work: Work) -> Amount:
     return as_job(work, "run_export")
 
 
-@case(
-    "frame", "all columns through Spark; the JVM counts", is_job=True, kernels=False, mb_1024=250, mb_100=200
-)
+@case("frame", "all columns through Spark; the JVM counts", is_job=True, mb_1024=250, mb_100=200)
 def frame(work: Work) -> Amount:
     module = jobs()
     return Amount(

@@ -12,18 +12,7 @@ from pathlib import Path
 
 import pytest
 
-
-def processes_of(folder: str) -> list[str]:
-    """Command lines that name a folder."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue
-        if folder in line:
-            found.append(line)
-    return found
+from brokerset_rig.local_set import processes_of
 
 
 @pytest.mark.parametrize(

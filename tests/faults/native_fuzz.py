@@ -18,7 +18,9 @@ from pathlib import Path
 
 from brokerset_formats.batches import BatchItem, encode_batch
 from brokerset_formats.hosts import Host
+from brokerset_formats.names import TIMER_TOPIC
 from brokerset_formats.properties import encode_properties
+from brokerset_formats.queue_units import UNIT
 from brokerset_formats.records import Record, encode_record
 from brokerset_formats.timer_files import TimerUnit
 from brokerset_protocol.commands import Command, encode
@@ -82,12 +84,21 @@ def seeds() -> dict[str, list[bytes]]:
         "subVersion": "1790000000000", "expressionType": "TAG",
     }  # fmt: skip
     frames.append(encode(Command(11, pull, b"", opaque=9)))
+    timer = encode_record(
+        Record(
+            queue_id=0, queue_offset=0, offset=0, born_timestamp=1, born_host=HOST, store_timestamp=12_345,
+            store_host=HOST, body=b"body", topic=TIMER_TOPIC,
+            properties=b"TIMER_OUT_MS\x0120000\x02REAL_TOPIC\x01t\x02REAL_QID\x013\x02",
+        )
+    )  # fmt: skip
     logs = [_log(properties, crc=crc) for crc in (False, True)]
     return {
         "sends": [*frames, b"".join(frames)],
         "scan": [bytes([flags]) + log for flags in (0, 2) for log in logs],
         "batches": batches,
         "properties": properties,
+        "filters": [bytes([0, 1]) + _unit(0, len(log)) + log for log in logs],
+        "links": [bytes([1]) + _unit(0, len(timer)) + timer],
         "waiting": [
             encode(Command(37, END, opaque=7))[8:],
             *(_log([each], crc=crc, topic="T") for each in WAITING for crc in (False, True)),
@@ -108,6 +119,11 @@ def _log(properties: list[bytes], *, crc: bool, topic: str | None = None) -> byt
         )  # fmt: skip
         log += encode_record(record, property_crc=crc)
     return log
+
+
+def _unit(offset: int, size: int) -> bytes:
+    """A unit of a queue."""
+    return UNIT.pack(offset, size, 0)
 
 
 def _fields(properties: str, *, batch: bool) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """Run a command while its processes are stopped at random: `stalls.py [--all] [--seed N] -- pytest -q tests/integration`.
 
-A machine with a busy disk or with neighbours stops processes for half a second now and then. A test that counts on quick answers
+A machine with a busy disk or with neighbours stops processes for up to seconds now and then. A test that counts on quick answers
 fails there once in a hundred runs; here it fails soon, and says which one it is. Ends with the exit code of the command.
+`make stutter TESTS=…` is how to find such tests before CI does.
 """
 
 from __future__ import annotations
@@ -34,17 +35,22 @@ def living(root: int) -> list[int]:
     return found
 
 
-def stop_for(process: int, seconds: float) -> bool:
-    """Stop a process, and let it go on after so many seconds; False when it has gone."""
+def stop_for(processes: list[int], seconds: float) -> bool:
+    """Stop processes, and let them go on after so many seconds; False when all have gone."""
+    stopped = [each for each in processes if _signalled(each, signal.SIGSTOP)]
     try:
-        os.kill(process, signal.SIGSTOP)
+        time.sleep(seconds if stopped else 0.0)
+    finally:
+        for process in stopped:
+            _signalled(process, signal.SIGCONT)
+    return bool(stopped)
+
+
+def _signalled(process: int, number: signal.Signals) -> bool:
+    try:
+        os.kill(process, number)
     except ProcessLookupError:
         return False
-    try:
-        time.sleep(seconds)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process, signal.SIGCONT)
     return True
 
 
@@ -54,6 +60,11 @@ def main() -> int:
     )
     parser.add_argument(
         "--all", action="store_true", help="stop the processes that it starts as well, one at a time"
+    )
+    parser.add_argument(
+        "--together",
+        action="store_true",
+        help="stop it and all that it starts at once, as a stopped machine does",
     )
     parser.add_argument(
         "--every", type=float, default=1.0, metavar="SECONDS", help="mean pause between two stops"
@@ -69,8 +80,9 @@ def main() -> int:
     try:
         while command.poll() is None:
             time.sleep(source.uniform(PAUSE_SECONDS_MIN, 2 * options.every))
-            process = source.choice(living(command.pid)) if options.all else command.pid
-            stops += stop_for(process, source.uniform(STOP_SECONDS_MIN, options.longest))
+            processes = living(command.pid) if options.all or options.together else [command.pid]
+            chosen = processes if options.together else [source.choice(processes)]
+            stops += stop_for(chosen, source.uniform(STOP_SECONDS_MIN, options.longest))
     finally:
         command.send_signal(signal.SIGTERM)  # nothing, when it has ended
         code = command.wait()

@@ -4,10 +4,11 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-import uvloop
+
+from brokerset_rig.steady_time import SteadyUvloop
 
 
 @pytest.fixture(autouse=True)
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    """Tests that are coroutines run on the loop that servers use."""
-    return uvloop.new_event_loop
+    """Tests that are coroutines run on the loop that servers use, on steady time."""
+    return SteadyUvloop

@@ -5,6 +5,8 @@ Suites: `java` (verbs of the standard client, compared with the golden answers),
 against Java's servers), `mixed` (our broker with Java's name server and the other way round), `stores` (stores handed back and forth),
 `timer-stores` (timer messages that wait in a store while it goes from one make to the other),
 `transactions` (open transactions of a store that goes from a Java broker to ours and back),
+`pop-push` (Java's push consumers in POP mode while the master of a group of ours changes), `pop-stores` (popped messages of a store, or of a group, that goes from one make to the other),
+`transaction-groups` (the same in a group of both makes whose masters are killed),
 `migrated-stores` (stores that the job `migrate` made, under brokers of both makes), `controllers` (Java brokers under our controllers,
 our broker under Java's, volumes handed over), `replication` (groups of our brokers and Java's that copy each other's log, under
 controllers of both makes), `replication-clients` (Java's clients and mqadmin with a group of ours whose master changes), `switches` (many
@@ -17,8 +19,11 @@ is refused with which words), `upgrades` (`brokerset upgrade` leads groups of Ro
 and stores that the other make goes on with; `--mixes ooo,joo,jjo`), `dledger-changes` (a group of both makes whose leader changes
 many times under load, by kills and transfers: 9 times, 54 with `--size all`, or `--switches N`), `dledger-clients` (the C++ and the
 Node client with a group of ours whose leader is killed), `ordered` (Java's orderly consumer and producer with an ordered subject),
-`request-reply` (Java's client and ours ask each other, on brokers of both makes), `traces` (mqadmin reads traces of ours,
-our command line those of Java's client, at brokers of both makes).
+`access` (mqadmin and Java's client with users, policies and TLS),
+`request-reply` (Java's client and ours ask each other, on brokers of both makes), `pop-consumer` (our POP consumer
+at brokers of both makes), `traces` (mqadmin reads traces of ours,
+our command line those of Java's client, at brokers of both makes), `proxy` (Java's proxy in front of our brokers, and the clients of
+RocketMQ 5 behind it: every message type, and a master that dies).
 Without `--only` all but the long suites run, and with `--size all` all. `.ci/run` chooses long ones by what changed
 (`brokerset_rig.long_suites`).
 Suites run in two lanes side by side (`--lanes 1`: one after the other). Ends with a line for each suite; exit status 1 if anything differs.
@@ -37,6 +42,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from brokerset_rig import (
+    access_suite,
     adopt_suite,
     controller_parts,
     dledger_brokers,
@@ -50,6 +56,10 @@ from brokerset_rig import (
     mqadmin,
     mqadmin_consumers,
     ordered_suite,
+    pop_consumer_suite,
+    pop_push_suite,
+    pop_stores,
+    proxy_suite,
     release_parts,
     replication_clients,
     replication_parts,
@@ -60,6 +70,7 @@ from brokerset_rig import (
     switch_parts,
     timer_stores,
     trace_suite,
+    transaction_groups,
     transaction_stores,
     upgrade_parts,
 )
@@ -68,7 +79,6 @@ from brokerset_rig.long_suites import INTEROP_LONG
 CACHE = Path(os.environ.get("PEERS_CACHE", "")) if os.environ.get("PEERS_CACHE") else (
     Path(os.environ.get("BROKERSET_CACHE", Path.home() / ".cache" / "brokerset")) / "peers"
 )  # fmt: skip
-VERBS = [*range(1, 37), *range(40, 43)]
 VERB_SECONDS_MAX = 180
 SETTINGS = {
     "enablePropertyFilter": "true",
@@ -152,7 +162,7 @@ def _last_lines(log: Path) -> list[str]:
 
 
 def suite_java(outcome: Outcome, size: str) -> None:
-    names = [name for name in golden.steps() if int(name[:2]) in VERBS]
+    names = list(golden.steps())
     with stack.Workspace("interop") as folder:
         ports = stack.free_ports(2, below=2)
         with (
@@ -280,7 +290,7 @@ def wait_route(namesrv: str, folder: Path) -> None:
 def suite_mixed(outcome: Outcome, size: str) -> None:
     names = ["01-create-topic", "02-route", "03-send", "04-offsets", "05-consume", "06-pull"]
     if size == "all":
-        names = [name for name in golden.steps() if int(name[:2]) in VERBS]
+        names = list(golden.steps())
     for kind, name_server, broker in (
         ("java-ns", stack.java_namesrv, stack.our_broker),
         ("our-ns", stack.our_namesrv, stack.java_broker),
@@ -313,6 +323,7 @@ SUITES: dict[str, Callable[[Outcome, str], None]] = {
     "timer-stores": lambda outcome, _: timer_stores.run(outcome.add),
     "stores": suite_stores,
     "transactions": lambda outcome, size: transaction_stores.run(outcome.add),
+    "transaction-groups": lambda outcome, _: transaction_groups.run(outcome.add),
     "migrated-stores": lambda outcome, size: migrated_stores.run(outcome.add, size),
     "controllers": lambda outcome, size: controller_parts.run(outcome.add, size),
     "replication": lambda outcome, size: replication_parts.run(outcome.add, size),
@@ -327,8 +338,13 @@ SUITES: dict[str, Callable[[Outcome, str], None]] = {
     "dledger-changes": lambda outcome, size: dledger_changes.run(outcome.add, size),
     "dledger-clients": lambda outcome, _: dledger_clients.run(outcome.add, CACHE),
     "ordered": lambda outcome, _: ordered_suite.suite(outcome.add),
+    "access": lambda outcome, _: access_suite.suite(outcome.add),
     "request-reply": lambda outcome, _: request_reply_suite.suite(outcome.add),
+    "pop-consumer": lambda outcome, _: pop_consumer_suite.suite(outcome.add),
+    "pop-push": lambda outcome, _: pop_push_suite.run(outcome.add),
+    "pop-stores": lambda outcome, _: pop_stores.run(outcome.add),
     "traces": lambda outcome, _: trace_suite.run(outcome.add),
+    "proxy": lambda outcome, _: proxy_suite.run(outcome.add, CACHE),
 }
 
 

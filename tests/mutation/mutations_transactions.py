@@ -81,8 +81,8 @@ TRANSACTIONS = (
         name="ops-not-read",
         breaks="After a restart what was rolled back is open again.",
         path="broker/brokerset_broker/services/transaction_loading.py",
-        old="            self._named_by.append((number, named))\n            self._named.update(named)\n",
-        new="            self._named_by.append((number, ()))\n",
+        old="            self._named_by.append((number, named, superseded))\n            if not superseded:\n",
+        new="            self._named_by.append((number, (), superseded))\n            if False:\n",
         caught_by="tests/unit/broker/services/test_transaction_loading.py::test_what_has_ended_and_what_is_open_is_found_again",
     ),
     Mutation(
@@ -116,6 +116,22 @@ TRANSACTIONS = (
         old="begin = min(max(first, 0 if saved is None else saved), end)",
         new="begin = max(first, 0 if saved is None else saved)",
         caught_by="tests/unit/broker/services/test_transaction_loading.py::test_reading_begins_at_the_progress_inside_of_the_queues",
+    ),
+    Mutation(
+        name="immune-copies-named",
+        breaks="A Java broker takes immune copies for ended, and never asks about them.",
+        path="broker/brokerset_broker/transactions/check_pass.py",
+        old="None if immunity_ms_of(half) is not None else half.queue_offset",
+        new="half.queue_offset",
+        caught_by="tests/unit/broker/transactions/test_check_pass.py::test_immune_halves_are_copied_without_counting_a_check",
+    ),
+    Mutation(
+        name="superseded-taken-for-ended",
+        breaks="After a failover a transaction that was checked is taken for ended, and its commit is refused.",
+        path="broker/brokerset_broker/transactions/resolved.py",
+        old="        if superseded:\n            return\n",
+        new="",
+        caught_by="tests/unit/broker/services/test_transaction_loading.py::test_an_op_record_of_older_copies_ends_nothing",
     ),
     Mutation(
         name="kept-halves-forgotten",

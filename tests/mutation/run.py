@@ -16,6 +16,7 @@ from tests.mutation.mutations_broker import BROKER
 from tests.mutation.mutations_client import CLIENT
 from tests.mutation.mutations_controller import CONTROLLER
 from tests.mutation.mutations_dledger import DLEDGER
+from tests.mutation.mutations_pop import POP
 from tests.mutation.mutations_raft import RAFT
 from tests.mutation.mutations_replies import REPLIES
 from tests.mutation.mutations_resets import RESETS
@@ -25,7 +26,7 @@ from tests.mutation.table import Mutation, Seeds
 
 ROOT = Path(__file__).resolve().parents[2]
 
-ALL = (*RAFT, *CONTROLLER, *BROKER, *DLEDGER, *REPLIES, *RESETS, *TRANSACTIONS, *TIMERS, *CLIENT)
+ALL = (*RAFT, *CONTROLLER, *BROKER, *DLEDGER, *REPLIES, *RESETS, *TRANSACTIONS, *TIMERS, *POP, *CLIENT)
 
 SECONDS_MAX = 240
 """For the test or the seeds of one mutation; longer counts as not noticed."""

@@ -11,9 +11,12 @@ from unittest import mock
 from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
+from brokerset_acl.policies import Acl
+from brokerset_acl.users import User
 from brokerset_broker.store.errors import PutStatus
 from brokerset_broker.tables.metadata import records, snapshot
 from brokerset_broker.tables.metadata.records import (
+    AccessPut,
     Change,
     ForbiddenPut,
     GroupsDeleted,
@@ -31,6 +34,7 @@ from brokerset_broker.tables.metadata.snapshot import MetadataState
 from brokerset_broker.tables.ordered.live_producers import LiveQueue
 from brokerset_broker.tables.ordered.sequences import Stamps
 from brokerset_broker.tables.ordered.values import Fence, FencesPut, OrderedQueue, Subject, SubjectsPut
+from brokerset_broker.tables.pop.order_lock import OrderLock
 from brokerset_broker.tables.pop.values import RequestMode, mode_key
 from brokerset_formats.config import SubscriptionGroupConfig, TopicConfig
 from brokerset_protocol.bodies.metadata import MessageRequestMode
@@ -63,6 +67,8 @@ steps = st.one_of(
     st.tuples(st.just("retry"), groups, st.booleans()),
     st.tuples(st.just("delay"), numbers, numbers),
     st.tuples(st.just("mode"), groups, topics, numbers),
+    st.tuples(st.just("user"), st.sampled_from("ab"), numbers, st.booleans()),
+    st.tuples(st.just("order"), groups, topics, numbers, st.booleans()),
     st.tuples(st.just("subject"), topics, numbers),
     st.tuples(st.just("fence"), groups, topics, numbers, st.booleans()),
     st.tuples(st.just("produce"), topics, st.sampled_from("pq")),
@@ -117,6 +123,8 @@ def copy_of(state: MetadataState) -> MetadataState:
         dict(state.delay),
         ordered=state.ordered.copy(),
         request_modes=dict(state.request_modes),
+        order_locks={key: dict(value) for key, value in state.order_locks.items()},
+        access=None if state.access is None else state.access.copy(),
     )
 
 
@@ -174,6 +182,8 @@ class Group:
                 return state.groups.get(name)
             case ("forbidden", name):
                 return state.forbidden.get(name)
+            case ("user", name):
+                return None if state.access is None else state.access.users.get(name)
             case (_, topic, group):
                 return state.offsets.get(f"{topic}@{group}", {}).get(0)
         raise AssertionError(key)
@@ -294,6 +304,17 @@ class Group:
                 mode = RequestMode(MessageRequestMode.POP, share)
                 key = mode_key(topic, group)
                 self.change([topic, group], lambda: [RequestModesPut({key: mode})], {})
+            case ("user", str(name), int(number), bool(goes)):
+                user = None if goes else User(name, str(number))
+                entry = {"resource": f"Topic:{number}", "actions": ["Pub"], "decision": "Deny"}
+                acl = Acl.from_json({"subject": f"User:{name}", "policies": [{"entries": [entry]}]})
+                put = AccessPut({name: user}, {} if goes else {f"User:{name}": acl})
+                self.change([f"user:{name}"], lambda: [put], {("user", name): user})
+            case ("order", str(group), str(topic), int(offset), bool(over)):
+                if leader.offsets.is_held(group, topic) or group in leader.groups.going:
+                    return
+                lock = None if over else OrderLock("a", offset, 5, (offset, offset + 2), acked=offset % 4)
+                leader.order_locks.put(topic, group, 0, lock)
             case ("subject", str(topic), int(version)):
                 queue = OrderedQueue(version, PartitionStatus.OPEN)
                 subject = Subject(OrderStrategy.STRICT, version, {0: queue})

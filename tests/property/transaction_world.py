@@ -76,6 +76,7 @@ class World:
 
     def __init__(self, code: Code = CODE, check_max: int = 3) -> None:
         self.code = code
+        self.healed = False
         self.limits = code.check_pass.CheckLimits(
             transaction_timeout_ms=TIMEOUT_MS, check_max=check_max, step_halves_max=40
         )
@@ -131,7 +132,9 @@ class World:
         if record.topic == HALF_TOPIC:
             known.half_stored(record)
         elif record.topic == OP_HALF_TOPIC:
-            known.op_stored(record.queue_offset, formats.decode_op_offsets(record.body))
+            superseded = formats.is_superseding(record.properties)
+            decode = formats.superseded_offsets if superseded else formats.decode_op_offsets
+            known.op_stored(record.queue_offset, decode(record.body), superseded=superseded)
         elif formats.is_final(record.sys_flag):
             known.final_stored(record.prepared_transaction_offset)
 
@@ -271,7 +274,12 @@ class World:
                 if failing and len(self.log) % failing == 0:
                     return self.code.check_pass.NotAppended(len(self.log) % 2 == 0, "refused")
                 record = self.lead(step.message)
+                if step.supersedes is not None:
+                    body = b"%d," % step.supersedes
+                    self.lead(formats.op_message(body, HOST, self.now, superseded=True))
                 return self.code.check_pass.Place(record.queue_offset, record.offset, record.store_timestamp)
+            case "CanAsk":
+                return self.healed or len(self.log) % 4 != 1
             case "SendCheck":
                 producer = self.producers[int(step.half.body)]
                 copies = [half for half in self.halves() if half.body == step.half.body]
@@ -394,15 +402,18 @@ class World:
         self._verify_progress()
 
     def _verify_copies(self) -> None:
-        """Each copy but those of immune halves is one check more; so their number is bounded."""
-        counted: dict[bytes, int] = {}
+        """Each copy is one check more, or was made because the last one had been there for long."""
+        counted: dict[bytes, tuple[int, int]] = {}
+        stay_ms = min(self.limits.stay_ms, self.limits.reserved_ms // 2)
         for half in self.halves():
             if formats.immunity_ms_of(half) is None:
                 times = formats.check_times_of(half)
-                demand(counted.get(half.body, -1) < times, f"two copies of {half.body!r} for one check")
+                before, stored = counted.get(half.body, (-1, 0))
+                moved = before == times and half.store_timestamp - stored >= stay_ms
+                demand(before < times or moved, f"two copies of {half.body!r} for one check")
                 ours = formats.origin_of(half) < half.queue_offset
                 demand(not ours or times <= self.limits.check_max, f"{half.body!r} is checked too often")
-                counted[half.body] = times
+                counted[half.body] = times, half.store_timestamp
 
     def _verify_progress(self) -> None:
         """Wherever a progress was saved, nothing below it was open."""
@@ -415,8 +426,11 @@ class World:
             elif record.topic == HALF_TOPIC:
                 halves.append(record.body)
             elif record.topic == OP_HALF_TOPIC:
-                ops.append(formats.decode_op_offsets(record.body))
-                over.update(halves[queue_offset] for queue_offset in ops[-1])
+                superseded = formats.is_superseding(record.properties)
+                decode = formats.superseded_offsets if superseded else formats.decode_op_offsets
+                ops.append(decode(record.body))
+                if not superseded:
+                    over.update(halves[queue_offset] for queue_offset in ops[-1])
             elif record.topic == PROGRESS:
                 half, op = json.loads(record.body)
                 carried_on = set(halves[half:])
@@ -429,6 +443,7 @@ class World:
 
     def heal(self) -> None:
         """No more faults: all producers answer all checks, and everything ends."""
+        self.healed = True
         self.write_ops()
         for _ in range(8):
             self.now += 120_000

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import concurrent.futures.process
+import faulthandler
 import functools
 import os
 import subprocess
@@ -22,6 +24,8 @@ from brokerset_sim.history import Violation
 from brokerset_sim.ledger_world import simulate_ledger
 from brokerset_sim.ordered_world import simulate_ordered
 from brokerset_sim.plan import draw_replicating
+from brokerset_sim.pop_alone import simulate_pop_alone
+from brokerset_sim.pop_world import simulate_pop, simulate_pop_ledger
 from brokerset_sim.world import Outcome, simulate
 
 COVERED = ("brokerset_raft", "brokerset_controller")
@@ -52,12 +56,16 @@ DEFERRED = {
     "deferred": simulate_deferred,
     "deferred-alone": simulate_alone,
     "deferred-groups": simulate_deferred_group,
+    "pop": simulate_pop,
+    "pop-dledger": simulate_pop_ledger,
+    "pop-alone": simulate_pop_alone,
 }
-"""Transactions and timer messages: of a DLedger group, of a broker without one, or in controller mode."""
+"""Transactions and timer messages: of a DLedger group, of a broker without one, or in controller mode; and
+popped messages, of the same three."""
 
 WORLDS = ("controllers", "groups", *DLEDGER, WHOLE, ORDERED, *DEFERRED)
 """Controllers and the membership of brokers, broker groups that replicate, DLedger groups (their core alone,
-or whole brokers), ordered subjects with their clients, or transactions and timer messages."""
+or whole brokers), ordered subjects with their clients, transactions and timer messages, or pops."""
 
 COUNTS_SHOWN = (
     "acknowledged",
@@ -83,6 +91,7 @@ COUNTS_SHOWN = (
     "handled",
     "handler ",
     "overlap",
+    "pop: ",
     "forward",
     "held",
     "hold expired",
@@ -152,17 +161,23 @@ def run_many(world: str, first: int, count: int, processes: int) -> int:
     events = 0
     counts: Counter[str] = Counter()
     slowest = 0.0
-    with concurrent.futures.ProcessPoolExecutor(processes) as pool:
-        results = pool.map(functools.partial(_quietly, world), range(first, first + count), chunksize=5)
-        for done, (seed, failure, seconds, seen, counted) in enumerate(results, 1):
-            events += seen
-            counts += counted
-            slowest = max(slowest, seconds)
-            if failure is not None:
-                bad.append(seed)
-                print(f"{world}, seed {seed}: {failure[:600]}", flush=True)
-            if done % 100 == 0:
-                print(f"{done} of {count} seeds, {time.perf_counter() - begun:.0f} s", flush=True)
+    done = 0
+    try:
+        with concurrent.futures.ProcessPoolExecutor(processes, initializer=faulthandler.enable) as pool:
+            results = pool.map(functools.partial(_quietly, world), range(first, first + count), chunksize=5)
+            for done, (seed, failure, seconds, seen, counted) in enumerate(results, 1):
+                events += seen
+                counts += counted
+                slowest = max(slowest, seconds)
+                if failure is not None:
+                    bad.append(seed)
+                    print(f"{world}, seed {seed}: {failure[:600]}", flush=True)
+                if done % 100 == 0:
+                    print(f"{done} of {count} seeds, {time.perf_counter() - begun:.0f} s", flush=True)
+    except concurrent.futures.process.BrokenProcessPool:
+        # Which seed it was nobody knows. A crash has written its stack; without one it was a signal.
+        print(f"{world}: a worker has ended; {done} of {count} seeds were done, from {first} on", flush=True)
+        return len(bad) + 1
     print(
         f"{world}: {count} seeds in {time.perf_counter() - begun:.1f} s, {len(bad)} failed"
         f" {bad if bad else ''}; {events} events, {counts['event']} commands, slowest seed {slowest:.2f} s"

@@ -10,9 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
-from brokerset_sim.deferred_alone import FAULTS as FAULTS_ALONE
 from brokerset_sim.deferred_alone import draw_alone, simulate_alone
-from brokerset_sim.deferred_plan import MORE_FAULTS, DeferredPlan, draw_deferred
+from brokerset_sim.deferred_plan import ALONE_FAULTS, MORE_FAULTS, DeferredPlan, draw_deferred
 from brokerset_sim.deferred_world import simulate_deferred
 from brokerset_sim.ledger_plan import POWER_FAULTS
 from brokerset_sim.world import Outcome
@@ -84,7 +83,7 @@ def test_seeds_do_every_kind_of_thing(world: str) -> None:
         counts += _run(world, number).counts
 
     faults = (
-        FAULTS_ALONE if world == "alone" else (*MORE_FAULTS, *POWER_FAULTS, "kill leader", "cut off leader")
+        ALONE_FAULTS if world == "alone" else (*MORE_FAULTS, *POWER_FAULTS, "kill leader", "cut off leader")
     )
     assert [each for each in (*HAPPENS, *(f"fault: {name}" for name in faults)) if not counts[each]] == []
     assert counts["half"] > 20 * SEEDS[world]

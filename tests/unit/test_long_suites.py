@@ -34,6 +34,7 @@ def _names(*changed: str) -> set[str]:
             {"test-spark", "interop-migrated-stores", "dledger-takeover"},
         ),
         ("Dockerfile", {"image-spark"}),
+        ("operator/brokerset_operator/store_jobs/export_plan.py", {"store-export"}),
         ("native/src/frames.rs", {"fuzz-native", "interop-migrated-stores"}),
     ],
 )

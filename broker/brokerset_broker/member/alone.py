@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from brokerset_broker.member.role import Role, RoleState
 from brokerset_broker.requests.changes import ChangeLog
 from brokerset_broker.services.role_services import RoleServices
 from brokerset_runtime.remoting import Connection, Handler
+
+if TYPE_CHECKING:
+    from brokerset_broker.member.gateway.gateway import Guard
 
 MASTER_ROLE_ID = 0
 
@@ -22,9 +26,9 @@ class Alone:
         self._broker_id = broker_id
         self._services = services
 
-    def handlers(self, served: Mapping[int, Handler]) -> dict[int, Handler]:
-        """The table for the server."""
-        return dict(served)
+    def handlers(self, served: Mapping[int, Handler], guard: Guard | None = None) -> dict[int, Handler]:
+        """The table for the server; `guard` is put around all of it."""
+        return dict(served if guard is None else guard(served))
 
     def serves_writes(self) -> bool:
         """It always does."""

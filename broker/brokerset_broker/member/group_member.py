@@ -18,6 +18,7 @@ from brokerset_broker.live_settings import LiveSettings
 from brokerset_broker.member.core import Serve
 from brokerset_broker.member.epoch_file import EpochFile
 from brokerset_broker.member.gateway.forwarding import PASS_ON_SECONDS
+from brokerset_broker.member.gateway.gateway import Guard
 from brokerset_broker.member.group_port import GroupPort
 from brokerset_broker.member.ha.ha_status import HaStatusProcessor
 from brokerset_broker.member.ha.views import ReplicationStatus
@@ -208,8 +209,9 @@ class GroupMember(MemberService):
         parts.store.retention.keep_from = metadata.keep_from
         return metadata
 
-    def handlers(self, served: Mapping[int, Handler]) -> dict[int, Handler]:
-        """The table for the server; it changes with the role."""
+    def handlers(self, served: Mapping[int, Handler], guard: Guard | None = None) -> dict[int, Handler]:
+        """The table for the server; it changes with the role. `guard` is put around all of it."""
+        self.gateway.guard = guard
         status = HaStatusProcessor(self.replication.status, lambda: self._parts.clock.now_ms())
         return self.serve_with({**served, **status.handlers()})
 

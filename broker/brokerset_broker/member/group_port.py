@@ -8,8 +8,10 @@ from typing import Protocol
 
 from brokerset_broker.member.ha.links import HaNetwork
 from brokerset_broker.member.ha.tcp_links import TcpHaNetwork
+from brokerset_broker.requests.access_control import broker_sign
 from brokerset_runtime.peer_requests import Asker, PoolRequester
 from brokerset_runtime.remoting import ConnectionPool
+from brokerset_runtime.tls import Tls
 from brokerset_spec.broker_settings import BrokerSettings
 
 
@@ -38,14 +40,21 @@ class GroupPort(Protocol):
 class TcpGroupPort:
     """The real one: `listener` is bound to the port for slaves."""
 
-    def __init__(self, listener: socket.socket, settings: Callable[[], BrokerSettings]) -> None:
+    def __init__(
+        self, listener: socket.socket, settings: Callable[[], BrokerSettings], tls: Tls | None = None
+    ) -> None:
         """Touches nothing before `listen`; until then the socket is the caller's."""
         self._listener = listener
         self._settings = settings
-        self._pool = ConnectionPool()
+        self._pool = ConnectionPool(tls=tls, sign=broker_sign(settings()))
         self.number: int = listener.getsockname()[1]
         self.asker: Asker = PoolRequester(self._pool)
-        self.network = TcpHaNetwork(host=settings().bind_address, port=self.number, rate=self._rate)
+        self.network = TcpHaNetwork(
+            host=settings().bind_address,
+            port=self.number,
+            rate=self._rate,
+            tls=tls if tls is not None and tls.at_ha_port else None,
+        )
 
     def listen(self) -> None:
         self.network.listen_on(self._listener)

@@ -7,7 +7,7 @@ library is loaded with this module, so import it only when somebody scrapes.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, Protocol
 
 from prometheus_client import ProcessCollector
@@ -24,15 +24,19 @@ from brokerset_broker.member.dledger.ledger_member import LedgerMember
 from brokerset_broker.member.group_member import GroupMember
 from brokerset_broker.member.membership.diagnosis import ProblemKind
 from brokerset_broker.member.role import Role
+from brokerset_broker.outside.lag_metrics import Lags
 from brokerset_broker.outside.ledger_metrics import ledger_families
 from brokerset_broker.outside.name_servers import Registrar
 from brokerset_broker.outside.ordered_metrics import ordered_families
+from brokerset_broker.outside.pop_metrics import pop_families
+from brokerset_broker.outside.pop_overview import PopOverview
 from brokerset_broker.outside.replication_metrics import replication_families
 from brokerset_broker.outside.timer_metrics import timer_families
 from brokerset_broker.outside.transaction_metrics import transaction_families
 from brokerset_broker.requests.admission import Admission
 from brokerset_broker.requests.ordered_counters import OrderedCounters
 from brokerset_broker.requests.parked_pulls import ParkedPulls
+from brokerset_broker.requests.pop.progress import PopProgress
 from brokerset_broker.requests.statistics import BrokerStats
 from brokerset_broker.requests.traffic import TopicTraffic, Traffic
 from brokerset_broker.services.timers.service import TimerService
@@ -47,7 +51,7 @@ from brokerset_broker.tables.producers import ProducerTable
 from brokerset_broker.tables.topics import TopicManager
 from brokerset_formats import native
 from brokerset_formats.lazy_dataclasses import dataclass
-from brokerset_formats.names import DLQ_PREFIX, RETRY_PREFIX, is_retry_topic, is_system_group
+from brokerset_formats.names import DLQ_PREFIX, RETRY_PREFIX, is_system_group
 from brokerset_formats.records import store_timestamp_at
 from brokerset_protocol.codes import LANGUAGE_NAMES
 from brokerset_runtime.clock import Clock
@@ -63,10 +67,10 @@ SIZE_BOUNDS: Final = (
 )
 """Java's buckets of message sizes: 1K, 4K, 512K, 1M, 2M, 4M, with their binary logarithms."""
 
-LAGS_MAX: Final = 20_000
-"""Queues whose lag one scrape shows; a scrape must not stop the broker."""
-
 PROTOCOL: Final = "remoting"
+
+CONSUME_MODES: Final = {"CONSUME_ACTIVELY": "pull", "CONSUME_PASSIVELY": "push", "CONSUME_POP": "pop"}
+"""RocketMQ's labels of the ways in which a group consumes."""
 
 PROCESS: Final = ProcessCollector(registry=None)
 """Memory, CPU time, files and start of this process, read from the system when somebody scrapes."""
@@ -100,6 +104,8 @@ class MetricSources:
     """None where the broker is no member of a DLedger group."""
 
     timers: TimerService
+    pops: PopOverview
+    pop_progress: PopProgress
 
 
 class ConnectionCounts(Protocol):
@@ -113,6 +119,9 @@ class ConnectionCounts(Protocol):
 
     def connection_count(self) -> int:
         """Open remoting connections."""
+
+    def requests_denied(self) -> Mapping[str, int]:
+        """Requests that access control has refused since the start, by kind of check."""
 
     def connections_turned_away(self) -> tuple[int, int]:
         """Connections refused above the limit, and closed for unreadable bytes, since the start."""
@@ -149,9 +158,15 @@ class BrokerCollector(Collector):
         if self._broker.settings().enable_transaction_metrics:
             yield from transaction_families(self._broker.transactions, self._labels)
         yield from self._connections()
-        yield from self._lags()
+        broker = self._broker
+        lags = Lags(
+            store=broker.store, topics=broker.topics, offsets=broker.offsets, clock=broker.clock,
+            pops=broker.pop_progress,
+        )  # fmt: skip
+        yield from lags.families(self._labels)
         yield from self._store()
         yield from timer_families(self._broker.timers, self._labels)
+        yield from pop_families(self._broker.pops, self._labels)
         yield from self._disk()
         yield from self._process()
 
@@ -210,6 +225,15 @@ class BrokerCollector(Collector):
             counter = CounterMetricFamily(f"brokerset_broker_{name}", text, labels=[*self._labels])
             counter.add_metric(self._values(), value)
             yield counter
+        denied = CounterMetricFamily(
+            "brokerset_broker_requests_denied",
+            "Requests that access control refused: no right signature, or no right.",
+            labels=[*self._labels, "check"],
+        )
+        counts = broker.connections.requests_denied()
+        for check in ("authentication", "authorization"):
+            denied.add_metric(self._values(check), counts.get(check, 0))
+        yield denied
         name_servers = GaugeMetricFamily(
             "brokerset_broker_registered",
             "Whether a name server knows this broker.",
@@ -327,61 +351,11 @@ class BrokerCollector(Collector):
             for client in group.members.values():
                 key = (LANGUAGE_NAMES.get(client.language, "OTHER").lower(), str(client.version))
                 members[key] = members.get(key, 0) + 1
-            mode = "pull" if group.consume_type == "CONSUME_ACTIVELY" else "push"
+            mode = CONSUME_MODES.get(group.consume_type, "push")
             system = "true" if is_system_group(group.name) else "false"
             for (language, version), count in members.items():
                 family.add_metric(self._values(group.name, language, version, mode, PROTOCOL, system), count)
         yield family
-
-    def _lags(self) -> Iterator[Metric]:
-        labels = ["consumer_group", "topic", "is_retry", "is_system"]
-        lag = self._gauges("consumer_lag_messages", "Messages that a group has not consumed.", labels)
-        waiting = self._gauges(
-            "consumer_lag_latency", "Milliseconds since the oldest message not consumed was stored.", labels
-        )
-        flight = self._gauges(
-            "consumer_inflight_messages", "Messages handed out and not yet acknowledged.", labels
-        )
-        ready = self._gauges("consumer_ready_messages", "Messages that a group has not been given.", labels)
-        budget = LAGS_MAX
-        for topic, queues in list(self._broker.store.queues().items()):
-            for group in self._broker.offsets.groups_of(topic):
-                budget -= len(queues)
-                if budget < 0:
-                    break
-                values = self._values(
-                    group, topic, str(is_retry_topic(topic)).lower(), self._is_system(topic)
-                )
-                behind, in_flight, oldest_ms = self._lag(group, topic, queues)
-                lag.add_metric(values, behind)
-                flight.add_metric(values, in_flight)
-                ready.add_metric(values, behind - in_flight)
-                waiting.add_metric(values, oldest_ms)
-        yield lag
-        yield flight
-        yield ready
-        yield waiting
-
-    def _lag(self, group: str, topic: str, queues: Iterable[int]) -> tuple[int, int, int]:
-        """Messages behind, messages in flight, and milliseconds since the oldest one was stored."""
-        store, offsets = self._broker.store, self._broker.offsets
-        behind = in_flight = oldest_ms = 0
-        for queue_id in queues:
-            committed = offsets.query(group, topic, queue_id)
-            if committed is None:
-                continue
-            committed = max(committed, store.queue_min(topic, queue_id))
-            missing = store.queue_max(topic, queue_id) - committed
-            if missing <= 0:
-                continue
-            behind += missing
-            pulled = offsets.query_pull(group, topic, queue_id)
-            if pulled is not None:
-                in_flight += min(max(pulled - committed, 0), missing)
-            stored_ms = store.store_time_at(topic, queue_id, committed)
-            if stored_ms is not None and stored_ms > 0:
-                oldest_ms = max(oldest_ms, self._broker.clock.now_ms() - stored_ms)
-        return behind, in_flight, oldest_ms
 
     def _store(self) -> Iterator[Metric]:
         store = self._broker.store

@@ -26,6 +26,7 @@ from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.headers.namesrv import RegisterBroker, RegisterBrokerResponse, UnRegisterBroker
 from brokerset_runtime.remoting import Connection, ConnectionClosed, RequestTimeout, connect
+from brokerset_runtime.tls import Tls
 from brokerset_spec.addresses import addresses
 from brokerset_spec.broker_settings import BrokerSettings
 
@@ -105,10 +106,12 @@ class Registrar:
         role_id: RoleId | None = None,
         ha_address: Callable[[], str | None] = lambda: None,
         resolver: Resolve = resolve,
+        tls: Tls | None = None,
     ) -> None:
         """Without `role_id` the broker registers with the `brokerId` of its settings; without `ha_address` it
         tells the port above its own, as Java does."""
         self._live = live
+        self._tls = tls
         self._topics = topics
         self._admission = admission
         self._on_master = on_master
@@ -296,7 +299,7 @@ class Registrar:
             while True:
                 try:
                     server.connection = await connect(
-                        server.address, on_close=lambda _lost: server.wake.set()
+                        server.address, on_close=lambda _lost: server.wake.set(), tls=self._tls
                     )
                     server.full = True
                     await self._keep_registered(server)

@@ -13,9 +13,12 @@ from typing import Any, Final, Protocol
 
 import structlog
 
+from brokerset_acl.signatures import SIGNING_FIELDS
 from brokerset_broker.live_settings import LiveSettings
+from brokerset_broker.requests.access_control import CheckRecord
 from brokerset_broker.requests.admission import Admission
 from brokerset_broker.requests.changes import ChangeLog, check_changeable
+from brokerset_broker.requests.copies import message_at
 from brokerset_broker.requests.statistics import BrokerStats
 from brokerset_broker.store.queries import StoreQueries
 from brokerset_broker.tables.consumer_filters import ConsumerFilters, is_sql
@@ -97,13 +100,16 @@ class AdminProcessor:
         stats: BrokerStats,
         delay: DelayView,
         timer_status: Callable[[], Mapping[str, str]] = lambda: NO_TIMERS,
+        pop_status: Callable[[], Mapping[str, str]] = dict,
         waiting_sends: Callable[[], int] = lambda: 0,
         membership: Callable[[], dict[str, str]] = dict,
         changes: ChangeLog,
         filters: ConsumerFilters | None = None,
+        check_record: CheckRecord | None = None,
     ) -> None:
         """`membership` adds to the runtime info what controllers say of this broker. `filters`: those by
-        SQL92, if they are served."""
+        SQL92, if they are served. `check_record` says whether a message may be given to a consumer."""
+        self._check_record = check_record
         self._filters = filters
         self._changes = changes
         self._live = live
@@ -116,6 +122,7 @@ class AdminProcessor:
         self._stats = stats
         self._delay = delay
         self._timer_status = timer_status
+        self._pop_status = pop_status
         self._waiting_sends = waiting_sends
         self._membership = membership
         self._config_version = DataVersion(0, 0, stats.started_ms)
@@ -197,6 +204,7 @@ class AdminProcessor:
             "remainTransientStoreBufferNumbs": "2147483647",
             "startAcceptSendRequestTimeStamp": "0",
             **self._timer_status(),
+            **self._pop_status(),
         }
 
     def _queue_table(self) -> dict[str, str]:
@@ -296,7 +304,7 @@ class AdminProcessor:
         """GET_CONSUMER_RUNNING_INFO (307)."""
         header = headers.GetConsumerRunningInfo.from_ext(command.ext)
         return self._call_consumer(
-            command, header.consumer_group, header.client_id, dict(command.ext), command.body
+            command, header.consumer_group, header.client_id, command.ext, command.body
         )
 
     def consume_directly(self, connection: Connection, command: Command) -> Coroutine[Any, Any, Command]:
@@ -309,6 +317,8 @@ class AdminProcessor:
         record = self._store.read(offset)
         if record is None:
             raise _failed(f"can not find message by the offset, {offset}")
+        if self._check_record is not None:
+            self._check_record(connection, command, message_at(record, offset))
         ext = {**command.ext, "brokerName": self._live.current.broker_name}
         topic = self._topics.get(header.topic) if header.topic else None
         group = self._groups.get(header.consumer_group)
@@ -319,13 +329,18 @@ class AdminProcessor:
         return self._call_consumer(command, header.consumer_group, header.client_id or "", ext, bytes(record))
 
     async def _call_consumer(
-        self, command: Command, group: str, client_id: str, ext: dict[str, str], body: bytes
+        self, command: Command, group: str, client_id: str, ext: Mapping[str, str], body: bytes
     ) -> Command:
+        """The answer of a consumer. Raises `Rejected`.
+
+        It does not get the signature of who asks: no code is signed, so it could send other requests with it.
+        """
         client = self._consumers.find(group, client_id)
         if client is None:
             raise _failed(f"The Consumer <{group}> <{client_id}> not online")
         try:
-            answer = await client.channel.call(Command(command.code, ext, body), CLIENT_ANSWER_SECONDS)
+            passed_on = {name: value for name, value in ext.items() if name not in SIGNING_FIELDS}
+            answer = await client.channel.call(Command(command.code, passed_on, body), CLIENT_ANSWER_SECONDS)
         except RequestTimeout as error:
             raise Rejected(
                 ResponseCode.CONSUME_MSG_TIMEOUT, f"consumer <{group}> <{client_id}> Timeout: {error}"

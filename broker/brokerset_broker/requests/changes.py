@@ -32,6 +32,10 @@ class ChangeLog(Protocol):
         """Call back when all offsets committed so far are safe, or why they are not."""
         ...
 
+    def when_order_stored(self, callback: Callable[[PutStatus], None]) -> None:
+        """Call back when all locks of ordered pops so far are safe, or why they are not."""
+        ...
+
     @property
     def replicated(self) -> bool:
         """Whether changes are records of a log that others have; ordered subjects need that."""

@@ -7,7 +7,7 @@ Source: `ClientManageProcessor`, `ConsumerManageProcessor`, `DefaultConsumerIdsC
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import structlog
 
@@ -25,7 +25,6 @@ from brokerset_protocol.bodies import connections as bodies
 from brokerset_protocol.bodies.heartbeat import (
     CheckClientRequest,
     ConsumerData,
-    ConsumeType,
     ExpressionType,
     HeartbeatData,
 )
@@ -67,9 +66,11 @@ class ClientProcessor:
         producers: ProducerTable,
         changes: ChangeLog,
         filters: ConsumerFilters | None = None,
+        left: Callable[[Connection, str], None] | None = None,
     ) -> None:
         """`changes`: a consumer that leaves in order finds its offsets again. `filters`: those by SQL92, if
-        they are served."""
+        they are served. `left` hears which group a consumer leaves that lives on."""
+        self._left = left
         self._filters = filters
         self._changes = changes
         self._live = live
@@ -129,11 +130,6 @@ class ClientProcessor:
     ) -> bool:
         """Note one group of a heartbeat; whether the client should send its subscriptions again (V2)."""
         name = consumer.group_name
-        if consumer.consume_type is ConsumeType.CONSUME_POP:
-            raise _refused(
-                f"the consumer group[{name}] wants to POP, which this broker does not support;"
-                " let the client rebalance itself (clientRebalance=true)"
-            )
         config = self._groups.get_or_create(name)
         if config is None:
             log.warning("heartbeat of a group that may not be created", group=name, peer=connection.peer)
@@ -180,6 +176,8 @@ class ClientProcessor:
         if header.producer_group is not None:
             self._producers.unregister(header.producer_group, connection)
         if header.consumer_group is not None:
+            if self._left is not None:
+                self._left(connection, header.consumer_group)
             self.announce((self._consumers.unregister(header.consumer_group, connection),))
             if not command.is_oneway:
                 self._changes.when_offsets_confirmed(lambda _status: connection.answer(command.reply()))

@@ -57,15 +57,7 @@ class MessageCopies:
         data = self._store.read(offset)
         if data is None:
             raise Rejected(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {offset}")
-        try:
-            record = decode_record(data)
-        except FormatError as error:
-            raise Rejected(
-                ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {offset}: {error}"
-            ) from None
-        if record.offset != offset:  # something inside of a message that looks like one
-            raise Rejected(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {offset}")
-        return record
+        return message_at(data, offset)
 
     def retry(self, record: Record, level: int, place: Callable[[], tuple[str, int]]) -> int:
         """Store a copy for the queue that `place` names, after the delay of a level.
@@ -117,3 +109,16 @@ class MessageCopies:
     def _host(self) -> Host:
         settings = self._live.current
         return Host.from_text(settings.broker_ip1, settings.listen_port)
+
+
+def message_at(data: bytes | memoryview, offset: int) -> Record:
+    """The message that begins at an offset of the log, whose bytes are `data`. Raises `Rejected`."""
+    try:
+        record = decode_record(data)
+    except FormatError as error:
+        raise Rejected(
+            ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {offset}: {error}"
+        ) from None
+    if record.offset != offset:  # something inside of a message that looks like one
+        raise Rejected(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {offset}")
+    return record

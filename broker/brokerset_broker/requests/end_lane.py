@@ -110,30 +110,34 @@ class EndLane:
             connection.send(frames)
         else:
             connection.in_flight += count
-            when_durable(end, partial(self._finish, connection, answers))
+            when_durable(end, partial(answer_stored, connection, answers))
 
     def _ops_stored(self, connection: Connection, answers: Answers, end: int | None) -> None:
         """The op records of rollbacks are stored, or the store did not take them."""
         if end is None:
-            for reply in _with_code(answers[0], ResponseCode.SYSTEM_ERROR, OPS_NOT_STORED):
+            for reply in with_code(answers[0], ResponseCode.SYSTEM_ERROR, OPS_NOT_STORED):
                 connection.answer(reply)
             return
         connection.in_flight -= answers[1]
         self._answer(connection, answers, end)
 
-    def _finish(self, connection: Connection, answers: Answers, status: PutStatus) -> None:
-        """Other than Java, 0 says that an end is as safe as was asked for, as with sends."""
-        frames, count = answers
-        code = CODES.get(status, ResponseCode.SYSTEM_ERROR)
-        if code != ResponseCode.SUCCESS:
-            for reply in _with_code(frames, code, status.value):
-                connection.answer(reply)
-            return
-        connection.in_flight -= count
-        connection.send(frames)
+
+def answer_stored(connection: Connection, answers: Answers, status: PutStatus) -> None:
+    """Send the answers, or the same with what the store says if records are not as safe as was asked for.
+
+    So do sends, too; Java answers 0 whatever became of an end.
+    """
+    frames, count = answers
+    code = CODES.get(status, ResponseCode.SYSTEM_ERROR)
+    if code != ResponseCode.SUCCESS:
+        for reply in with_code(frames, code, status.value):
+            connection.answer(reply)
+        return
+    connection.in_flight -= count
+    connection.send(frames)
 
 
-def _with_code(frames: bytes, code: int, remark: str) -> Iterator[Command]:
+def with_code(frames: bytes, code: int, remark: str) -> Iterator[Command]:
     """The same answers with bad news."""
     position = 0
     while position < len(frames):

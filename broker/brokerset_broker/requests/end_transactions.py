@@ -9,6 +9,7 @@ from functools import partial
 import structlog
 
 from brokerset_broker.live_settings import LiveSettings
+from brokerset_broker.requests.access_control import CheckTopic
 from brokerset_broker.requests.admission import Admission
 from brokerset_broker.requests.end_lane import EndLane
 from brokerset_broker.requests.send_refusals import CODES, refusal
@@ -30,6 +31,7 @@ from brokerset_broker.transactions.resolved import Ending, Resolved
 from brokerset_formats.errors import FormatError
 from brokerset_formats.message_ids import decode_offset_id
 from brokerset_formats.names import HALF_TOPIC
+from brokerset_formats.properties import Property, decode_properties
 from brokerset_formats.records import Record
 from brokerset_formats.transactions import Message, target_of, to_resumed
 from brokerset_protocol.codes import RequestCode, ResponseCode
@@ -59,8 +61,14 @@ class TransactionProcessor:
         admission: Admission,
         clock: Clock,
         lane: EndLane | None = None,
+        check_topic: CheckTopic | None = None,
+        check_resumed: CheckTopic | None = None,
     ) -> None:
-        """`lane` takes plain ends; it is told for which topics there are some."""
+        """`lane` takes plain ends; it is told for which topics there are some. `check_topic` says whether the
+        message's topic may be sent to, `check_resumed` whether a message may be checked again: what requests
+        say of the topic need not be so."""
+        self._check_topic = check_topic
+        self._check_resumed = check_resumed
         self._live = live
         self._lane = lane
         self._log = log_of_transactions
@@ -92,6 +100,10 @@ class TransactionProcessor:
             self._log.wait_for_resolved(partial(connection.serve_deferred, [command]))
             return DEFERRED
         half = self._log.read_half(header.commit_log_offset)
+        if half is not None and self._check_topic is not None:
+            self._check_topic(
+                connection, command, decode_properties(half.properties).get(Property.REAL_TOPIC, "")
+            )
         ending, newest = (None, 0) if half is None else resolved.facts_of(half)
         if half is not None and ending is not None:
             ending = self._log.ending_in_store(half, ending)
@@ -167,6 +179,8 @@ class TransactionProcessor:
                 raise _not_put_back(f"there is no record of a half message at offset {offset} of the log")
             message = to_resumed(record)
             target, _ = target_of(record)
+            if self._check_resumed is not None:
+                self._check_resumed(connection, command, target)
             was_open = self._is_open(record, resolved)
         except FormatError as error:
             raise _not_put_back(str(error)) from None

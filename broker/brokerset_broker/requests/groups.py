@@ -55,6 +55,9 @@ from brokerset_protocol.errors import Rejected
 from brokerset_runtime.clock import Clock
 from brokerset_runtime.remoting import Connection, Handler
 
+Popped = Callable[[str, str, int, int | None], tuple[int | None, int]]
+"""Of a topic, a group, a queue id and the consumer offset: what to show for that, and messages in flight."""
+
 
 class GroupProcessor:
     """Creates, changes, deletes and describes consumer groups."""
@@ -74,10 +77,12 @@ class GroupProcessor:
         stats: BrokerStats,
         changes: ChangeLog,
         wake_topic: Callable[[str], None] = lambda _: None,
+        popped: Popped = lambda _topic, _group, _queue_id, offset: (offset, 0),
     ) -> None:
         """`changes` makes changes of the table safe before they are answered. `wake_topic` lets the parked
-        pulls of a topic run again."""
+        pulls of a topic run again. `popped`: see `PopProgress.reported`."""
         self._wake_topic = wake_topic
+        self._popped = popped
         self._live = live
         self._changes = changes
         self._clock = clock
@@ -257,11 +262,16 @@ class GroupProcessor:
                 yield config
 
     def _progress(self, group: str, config: TopicConfig, queues: int) -> dict[MessageQueue, OffsetWrapper]:
+        """Administrators take `pull_offset` less `consumer_offset` for what is in flight."""
         topic, name = config.topic_name, self._live.current.broker_name
         table = {}
         for queue_id in range(queues):
-            consumed = self._offsets.query(group, topic, queue_id) or 0
+            committed, in_flight = self._popped(
+                topic, group, queue_id, self._offsets.query(group, topic, queue_id)
+            )
+            consumed = committed or 0
             pulled = max(consumed, self._offsets.query_pull(group, topic, queue_id) or 0)
+            pulled = max(pulled, consumed + in_flight)
             last_ms = self._store.store_time_at(topic, queue_id, consumed - 1) if consumed > 0 else 0
             table[MessageQueue(topic, name, queue_id)] = OffsetWrapper(
                 self._store.queue_max(topic, queue_id), consumed, pulled, max(0, last_ms)

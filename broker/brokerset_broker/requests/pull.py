@@ -39,7 +39,7 @@ from brokerset_protocol.commands import Command
 from brokerset_protocol.errors import Rejected
 from brokerset_protocol.headers.ordered import PULL_EPOCH
 from brokerset_protocol.headers.pull import PullMessage
-from brokerset_protocol.subscriptions import filter_codes, parse
+from brokerset_protocol.subscriptions import KEPT_SIZE_MAX, filter_codes, parse
 from brokerset_runtime.remoting import DEFERRED, Connection, Handler
 from brokerset_runtime.remoting.connection import Reply
 from brokerset_spec.broker_settings import BrokerSettings
@@ -52,7 +52,8 @@ PULL_BYTES_MAX: Final = 8 * 1024 * 1024
 """Most bytes of one answer, whatever is set: a frame is limited to 16 MiB. One message is always given."""
 
 EXPRESSIONS_MAX: Final = 4_096
-"""Parsed tag expressions that are kept; the table is emptied when it is full."""
+"""Parsed tag expressions that are kept; the table is emptied when it is full, also of `KEPT_SIZE_MAX`
+characters."""
 
 SLAVE_PARK_MS: Final = 1_000
 """How long a slave holds a pull of a message that it does not have, though its master may: then the client
@@ -196,6 +197,7 @@ class PullProcessor:
         self._admission = admission
         self._stats = stats
         self._expressions: dict[tuple[str, str], frozenset[int] | None] = {}
+        self._expressions_size = 0
         self._use(live.current)
         live.on_change(lambda settings, _changed: self._use(settings))
 
@@ -585,8 +587,10 @@ class PullProcessor:
         if key in self._expressions:
             return self._expressions[key]
         codes = filter_codes(parse(topic, expression))
-        if len(self._expressions) >= EXPRESSIONS_MAX:
+        self._expressions_size += len(expression)
+        if len(self._expressions) >= EXPRESSIONS_MAX or self._expressions_size > KEPT_SIZE_MAX:
             self._expressions.clear()
+            self._expressions_size = len(expression)
         self._expressions[key] = codes
         return codes
 

@@ -14,7 +14,7 @@ from brokerset_protocol.headers.ordered import PULL_GROUP_POSITION
 
 _prefix = struct.Struct(">II").pack
 
-_TAIL: Final = (
+REPLY_TAIL: Final = (
     f'"flag":1,"language":"{LANGUAGE_NAMES[Language.PYTHON]}",'
     f'"serializeTypeCurrentRPC":"JSON","version":{PROTOCOL_VERSION},"opaque":%d}}'
 )
@@ -42,7 +42,7 @@ class SendReplies:
         self._region = region
         self._trace = "true" if trace_on else "false"
         start = '{"code":0,"extFields":{"queueId":"%d","transactionId":"%s","msgId":"'
-        end = f'","TRACE_ON":"{self._trace}","MSG_REGION":{_quoted(region)},"queueOffset":"%d"}},{_TAIL}'
+        end = f'","TRACE_ON":"{self._trace}","MSG_REGION":{_quoted(region)},"queueOffset":"%d"}},{REPLY_TAIL}'
         self._json = f"{start}{self._host}%016X{end}"
         self._batch_json = f"{start}%s{end}"
         self.stored_size_max = len(self._json.encode()) + 128
@@ -143,7 +143,7 @@ def with_handle(reply: Command, handle: str | None) -> Command:
 
 _PULL_JSON: Final = (
     '{"code":%d,"extFields":{"suggestWhichBrokerId":"%d","groupSysFlag":"%d","nextBeginOffset":"%d",'
-    '"maxOffset":"%d","minOffset":"%d","topicSysFlag":"%d"},"remark":"%s",' + _TAIL
+    '"maxOffset":"%d","minOffset":"%d","topicSysFlag":"%d"},"remark":"%s",' + REPLY_TAIL
 )
 
 

@@ -18,8 +18,10 @@ import structlog
 from brokerset_broker.live_settings import LiveSettings
 from brokerset_broker.requests.admission import Admission
 from brokerset_broker.requests.request_classes import forwarding_fields, is_forwarded
-from brokerset_broker.requests.send import PLAIN_BITS, SendProcessor, bad_queue, born_host, waits
+from brokerset_broker.requests.send import SendProcessor, born_host
+from brokerset_broker.requests.send_properties import PLAIN_BITS, waits
 from brokerset_broker.requests.send_refusals import STORED, illegal_message, no_topic
+from brokerset_broker.requests.send_topics import bad_queue
 from brokerset_broker.requests.statistics import BrokerStats
 from brokerset_broker.requests.topic_facts import TopicFacts
 from brokerset_broker.store.errors import PutStatus, StoreRefused
@@ -137,15 +139,15 @@ class ReplyProcessor:
         self._admission.check_writes()
         topic, facts, *_ = self._sends.read(command.ext)
         if facts is None:
-            facts = self._sends.known(topic)
+            facts = self._sends.topics.known(topic)
             if facts is None:
                 return self._reply_when_created(connection, command, topic)
         return self._reply(connection, command, facts)
 
     async def _reply_when_created(self, connection: Connection, command: Command, topic: str) -> Command:
-        await self._sends.create_topic(connection, command, topic)
+        await self._sends.topics.create(connection, command, topic)
         self._admission.check_writes()
-        facts = self._sends.known(topic)
+        facts = self._sends.topics.known(topic)
         if facts is None:
             raise no_topic(topic)
         return await self._reply(connection, command, facts)

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Mapping
 from functools import partial
 from typing import Final, TypeAlias
 
 from brokerset_broker.live_settings import LiveSettings
 from brokerset_broker.requests.admission import PERM_WRITE, Admission
-from brokerset_broker.requests.changes import ChangeLog, topic_key
+from brokerset_broker.requests.changes import ChangeLog
 from brokerset_broker.requests.message_types import (
     LightQueues,
-    MessageType,
     apply_priority,
     check_type,
-    type_of_topic,
 )
 from brokerset_broker.requests.ordered_counters import OrderedCounters
 from brokerset_broker.requests.ordered_sends import OrderedSends
@@ -29,14 +27,26 @@ from brokerset_broker.requests.plain_timers import encoded, plain_timer
 from brokerset_broker.requests.replies import SendReplies, with_handle
 from brokerset_broker.requests.request_classes import forwarded_peer, forwarding_fields, is_forwarded
 from brokerset_broker.requests.send_lane import AsideKind, SendLane
+from brokerset_broker.requests.send_properties import (
+    HANDLE,
+    HOST_BITS,
+    PLAIN_BITS,
+    TIMER_PROPERTIES,
+    UNUSUAL_IN_BATCHES,
+    delay_level,
+    is_unusual,
+    refuse_unusual,
+    waits,
+    with_end,
+    without_handles,
+)
 from brokerset_broker.requests.send_refusals import (
     CODES,
     STORED,
     illegal_message,
-    no_topic,
     refusal,
-    topic_text,
 )
+from brokerset_broker.requests.send_topics import SendTopics, bad_queue
 from brokerset_broker.requests.statistics import BrokerStats
 from brokerset_broker.requests.timer_puts import TimerPuts, recall_handle
 from brokerset_broker.requests.topic_facts import TopicFacts
@@ -47,25 +57,19 @@ from brokerset_broker.store.errors import PutStatus, StoreRefused
 from brokerset_broker.store.message_store import MessageStore
 from brokerset_broker.tables.groups import GroupManager
 from brokerset_broker.tables.locks import QueueLocks
-from brokerset_broker.tables.metadata.records import METADATA_TOPIC, Change, TopicsPut
 from brokerset_broker.tables.ordered.ordered_tables import OrderedTables
 from brokerset_broker.tables.topics import TopicManager
 from brokerset_broker.timers.messages import DELIVERY_PROPERTIES_SIZE
 from brokerset_broker.timers.put_decision import PutAside
-from brokerset_formats.batches import BatchItem, iterate_batch
-from brokerset_formats.config import TopicConfig
+from brokerset_formats.batches import iterate_batch
 from brokerset_formats.errors import FormatError
 from brokerset_formats.hosts import HOST_SIZE_V6, Host
-from brokerset_formats.light_queues import is_light, offsets_size_max
+from brokerset_formats.light_queues import offsets_size_max
 from brokerset_formats.message_ids import UniqueIds
 from brokerset_formats.names import (
     RETRY_PREFIX,
     TOPIC_SIZE_MAX,
-    check_topic,
     dlq_topic,
-    is_dlq_topic,
-    is_retry_topic,
-    is_send_forbidden,
 )
 from brokerset_formats.properties import Property, decode_properties, encode_properties
 from brokerset_formats.records import SysFlag
@@ -82,38 +86,14 @@ from brokerset_spec.broker_settings import BrokerSettings
 TIMED_MASK: Final = 31
 """One send of 32 is timed, since asking the clock costs as much as counting."""
 
-FACTS_MAX: Final = 10_000
-"""Topics whose facts are kept ready; the table is emptied when it is full."""
-
-_NOT_CONFIRMED: Final = (ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_SLAVE_TIMEOUT)
-
-_UNUSUAL_IN_BATCHES: Final = (
-    b"DELAY",
-    b"TIMER_",
-    b"TRAN_MSG",
-    b"INNER_MULTI",
-    b"__LITE_TOPIC",
-)
-
-_ALONE: Final = (Property.INNER_MULTI_DISPATCH, Property.LITE_TOPIC)
-"""Properties that a message of a batch must not have: it would not be put into the queues that they name."""
-
-_TIMER_PROPERTIES: Final = (Property.TIMER_DELAY_SEC, Property.TIMER_DELAY_MS, Property.TIMER_DELIVER_MS)
-
 _TRANSACTION_BITS: Final = 0x000C
 _COMMIT_BITS: Final = 0x0008
-PLAIN_BITS: Final = 0x0703
-"""Bits of sysFlag that a client may set freely: compression and its type, multi-tags."""
-
 _SMALL_NUMBERS: Final = {str(number): number for number in range(256)}
 """Most numbers of a header are small; looking them up is three times as fast as `int`."""
 
 SendFields: TypeAlias = tuple[str, TopicFacts | None, int, int, int, int, int, str]
 """Topic, what is known of it (None: it has to be looked up), queue id, sysFlag, flag, born time, reconsume
 times, properties."""
-
-_HOST_BITS: Final = 0x0030
-"""Bits that tell the sizes of the hosts; only the store knows them."""
 
 
 def born_host(connection: Connection, ext: Mapping[str, str], *, in_group: bool) -> bytes:
@@ -166,7 +146,6 @@ class SendProcessor:
         self._timers = timers
         self._broker_name = live.current.broker_name
         self._ordered = OrderedTables() if ordered is None else ordered
-        self._changes = changes
         self._store = store
         self._append = store.append
         self.properties_max = store.properties_size_max
@@ -180,8 +159,6 @@ class SendProcessor:
         self._clock = clock
         self._host = Host.from_text(live.current.broker_ip1, live.current.listen_port)
         self._unique_ids = UniqueIds(self._host.address, os.getpid(), random.getrandbits(32))
-        self._facts: dict[str, TopicFacts] = {}
-        self._checks_types = live.current.refuse_other_message_types
         self._in_group = live.current.enable_controller_mode
         self._ordered_sends = OrderedSends(
             ordered=self._ordered,
@@ -197,10 +174,20 @@ class SendProcessor:
             again=self.send,
         )
         self._light_queues = LightQueues(store, live.current)
+        self.topics = SendTopics(
+            topics=topics,
+            admission=admission,
+            stats=stats,
+            traffic=traffic,
+            changes=changes,
+            ordered=self._ordered,
+            light_queues=self._light_queues,
+            lane=lane,
+            checks_types=live.current.refuse_other_message_types,
+        )
+        self._facts = self.topics.facts
         self._use(live.current)
         live.on_change(lambda settings, _changed: self._use(settings))
-        topics.on_going = lambda topic: self._forget_topics((topic,))
-        self._ordered.on_subjects = self._forget_topics
 
     def _use(self, settings: BrokerSettings) -> None:
         self.body_max = settings.max_message_size
@@ -213,26 +200,12 @@ class SendProcessor:
         }
         self.suffix = encode_properties(self._injected).decode()
         self._light_queues.use(settings)
-        if settings.refuse_other_message_types != self._checks_types:
-            self._checks_types = settings.refuse_other_message_types
-            self.forget_facts()
+        self.topics.check_types(settings.refuse_other_message_types)
         self._ordered_sends.configure(self.replies, self._injected, self.body_max)
         if self.lane is not None:
             self.lane.configure(
                 self.replies, self.suffix.encode(), self.body_max, takes_halves=not self._rejects_halves
             )
-
-    def _forget_topics(self, topics: Iterable[str]) -> None:
-        for topic in topics:
-            self._facts.pop(topic, None)
-            if self.lane is not None:
-                self.lane.forget(topic)
-
-    def forget_facts(self) -> None:
-        """Look every topic up again; called now and then, because counters of quiet topics are dropped."""
-        self._facts.clear()
-        if self.lane is not None:
-            self.lane.forget_all()
 
     def handlers(self) -> dict[int, Handler]:
         """The request codes that are served here."""
@@ -258,7 +231,7 @@ class SendProcessor:
         ext = command.ext
         topic, facts, queue_id, sys_flag, flag, born_timestamp, reconsume_times, properties = self.read(ext)
         if facts is None:
-            facts = self.known(topic)
+            facts = self.topics.known(topic)
             if facts is None:
                 return self._send_when_created(connection, command, topic)
         if facts.is_ordered:
@@ -371,8 +344,8 @@ class SendProcessor:
         properties.update(self._injected)
         unique_id = properties.setdefault(Property.UNIQ_KEY, self._unique_ids.next_id(self._clock.now_ms()))
         reconsume_times = header.reconsume_times or 0
-        sys_flag = header.sys_flag & ~_HOST_BITS
-        level = _delay_level(properties.get(Property.DELAY))
+        sys_flag = header.sys_flag & ~HOST_BITS
+        level = delay_level(properties.get(Property.DELAY))
         half = is_half_send(properties, reconsume_times)
         if half:
             self._check_half(properties)
@@ -575,7 +548,7 @@ class SendProcessor:
                 f"the broker[{self._admission.name}] sending transaction message is forbidden: "
                 "sysFlag says prepared or rolled back, and the property TRAN_MSG does not",
             )
-        if self._timers is None and level <= 0 and any(name in properties for name in _TIMER_PROPERTIES):
+        if self._timers is None and level <= 0 and any(name in properties for name in TIMER_PROPERTIES):
             raise Rejected(
                 ResponseCode.MESSAGE_ILLEGAL,
                 "timer messages are not served here: use a delay level (property DELAY) instead of a time",
@@ -621,13 +594,15 @@ class SendProcessor:
         body = command.body
         if not 0 < len(body) <= self.body_max:
             raise illegal_message(self.body_max)
-        if sys_flag & ~PLAIN_BITS & ~_HOST_BITS:
+        if sys_flag & ~PLAIN_BITS & ~HOST_BITS:
             raise Rejected(ResponseCode.MESSAGE_ILLEGAL, "batches of transaction messages are not served")
         try:
             items = iterate_batch(body)
             properties_of_all = b"\x02".join([item.properties for item in items])
-            if any(word in properties_of_all for word in _UNUSUAL_IN_BATCHES):
-                _refuse_unusual(items)
+            if any(word in properties_of_all for word in UNUSUAL_IN_BATCHES):
+                refuse_unusual(items)
+            if HANDLE in properties_of_all:
+                items = without_handles(items)
             if facts.is_special:
                 for item in items:
                     check_type(facts.config, decode_properties(item.properties))
@@ -716,173 +691,15 @@ class SendProcessor:
             return self.replies.success(command, queue_id, queue_offset, ids, unique_id)
         return self.replies.waiting(command, queue_id, queue_offset, ids, unique_id, handle)
 
-    # -- topics -------------------------------------------------------------------------------------------
+    # -- new topics ---------------------------------------------------------------------------------------
 
     async def _send_when_created(
         self, connection: Connection, command: Command, topic: str
     ) -> Command | bytes | None:
         """Serve a send to a new topic once the topic is as safe as a message."""
-        await self.create_topic(connection, command, topic)
-        return await self._send_again(connection, command)
-
-    async def create_topic(self, connection: Connection, command: Command, topic: str) -> None:
-        """Create the topic of a send as the send asks for it. Raises `Rejected`."""
-        self._check_topic(topic)
-        try:
-            await self._changes.change(
-                [topic_key(topic)], partial(self._decide_topic, connection, command, topic)
-            )
-        except Rejected as rejected:
-            if rejected.code not in _NOT_CONFIRMED:
-                raise
-            # The codes of a stored message would need its id: this one is not stored.
-            raise Rejected(
-                ResponseCode.SERVICE_NOT_AVAILABLE, f"topic[{topic}] was not made in time: {rejected.remark}"
-            ) from rejected
-
-    def _decide_topic(self, connection: Connection, command: Command, topic: str) -> Sequence[Change]:
-        if self._topics.get(topic) is not None:
-            return ()
-        header = SendMessageV2.from_ext(command.ext)
-        if _is_stamped(command, header.properties or ""):
-            raise Rejected(
-                ResponseCode.BROKERSET_QUEUE_NOT_OPEN,
-                f"the ordered subject {topic} is not on this broker (yet); try again soon, with a new route",
-            )
-        remote = f"{connection.peer[0]}:{connection.peer[1]}"
-        planned = self._topics.plan_on_send(
-            topic, header.default_topic, header.default_topic_queue_nums, remote
-        )
-        if planned is not None:
-            return [TopicsPut((planned,))]
-        if (
-            not is_retry_topic(topic)
-            or self._topics.create_retry(topic.removeprefix(RETRY_PREFIX), 1) is None
-        ):
-            raise no_topic(topic)
-        return ()
-
-    async def _send_again(self, connection: Connection, command: Command) -> Command | bytes | None:
+        await self.topics.create(connection, command, topic)
         reply = self.send(connection, command)
         if reply is DEFERRED:
             connection.in_flight += 1  # in addition to the one of this coroutine, which ends here
             return None
         return await reply if isinstance(reply, Coroutine) else reply
-
-    def known(self, topic: str) -> TopicFacts | None:
-        """A topic that `read` knows nothing of, as `_look_up` checks it; None if it must be created first."""
-        if self._topics.get(topic) is None or topic in self._topics.unsaved:
-            return None
-        return self._look_up(topic)
-
-    def _look_up(self, topic: str) -> TopicFacts:
-        """Check a topic that is new here, has changed, or is sent to while the broker is read-only."""
-        config = self._topics.get(topic)
-        if not self._admission.writable and config is not None and config.order:
-            raise Rejected(
-                ResponseCode.NO_PERMISSION, f"the broker[{self._admission.name}] sending message is forbidden"
-            )
-        self._check_topic(topic)
-        if config is None:
-            raise no_topic(topic)
-        if len(self._facts) >= FACTS_MAX:
-            self.forget_facts()
-        facts = TopicFacts(config, self._stats.topic_put(topic), self._traffic.of_topic(topic))
-        facts.is_ordered = self._ordered.is_subject(topic)
-        if self._checks_types and not self._topics.is_system(topic) and not is_dlq_topic(topic):
-            facts.is_special = facts.is_retry or type_of_topic(config) is not MessageType.MIXED
-        if is_light(topic):
-            self._light_queues.check_room([topic])
-        self._facts[topic] = facts
-        return facts
-
-    def _check_topic(self, topic: str) -> None:
-        """Raise `Rejected` for what clients may not send to, whether it exists or not."""
-        problem = check_topic(topic)
-        if problem is not None:
-            raise Rejected(ResponseCode.INVALID_PARAMETER, problem)
-        if is_send_forbidden(topic) or topic == METADATA_TOPIC:
-            raise Rejected(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
-        if topic in self._topics.going:
-            raise Rejected(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] is being deleted")
-
-
-def bad_queue(connection: Connection, config: TopicConfig, queue_id: int) -> Rejected:
-    """The answer to a message for a queue that its topic does not have."""
-    return Rejected(
-        ResponseCode.INVALID_PARAMETER,
-        f"request queueId[{queue_id}] is illegal, {topic_text(config)} "
-        f"Producer: {connection.peer[0]}:{connection.peer[1]}",
-    )
-
-
-def is_unusual(properties: str) -> bool:
-    """Whether properties of a send may need more than to be stored."""
-    return (
-        "DELAY" in properties
-        or "TRAN_MSG" in properties
-        or "TIMER_" in properties
-        or "CLUSTER" in properties
-        or "MSG_REGION" in properties
-        or "TRACE_ON" in properties
-        or "POP_CK" in properties
-        or "INNER_" in properties
-        or "__LITE_TOPIC" in properties
-        or "_SYS_MSG_PRIORITY_" in properties
-        or "__CRC32#" in properties
-    )
-
-
-def with_end(properties: str) -> tuple[str, str | None]:
-    """Properties of a send with a separator behind the last; their client-made id, if there is one."""
-    if properties and properties[-1] != "\x02":
-        properties += "\x02"
-    start = properties.find("UNIQ_KEY\x01")
-    if start == 0 or (start > 0 and properties[start - 1] == "\x02"):
-        return properties, properties[start + 9 : properties.find("\x02", start)]
-    return properties, None
-
-
-def waits(properties: str) -> bool:
-    """Whether the answer waits for the disk: unless the message has WAIT=false (`isWaitStoreMsgOK`)."""
-    return (
-        "WAIT\x01false" not in properties
-        or decode_properties(properties.encode()).get(Property.WAIT) != "false"
-    )
-
-
-def _refuse_unusual(items: Sequence[BatchItem]) -> None:
-    """Raise `Rejected` for a batch with a message that must not be delivered at once."""
-    for item in items:
-        properties = decode_properties(item.properties)
-        found = [name for name in (*_TIMER_PROPERTIES, *_ALONE) if name in properties]
-        if _delay_level(properties.get(Property.DELAY)) > 0:
-            found.append(Property.DELAY)
-        if properties.get(Property.TRAN_MSG, "").lower() == "true":
-            found.append(Property.TRAN_MSG)
-        if found:
-            raise Rejected(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"a batch has plain messages only, not such with {found[0]}: send this one by itself",
-            )
-
-
-def _is_stamped(command: Command, properties: str) -> bool:
-    """Whether a message of a request has an order stamp; what cannot be read has none."""
-    try:
-        if command.ext.get("m") != "true":
-            return Property.ORDER_STAMP in decode_properties(properties.encode())
-        return any(
-            Property.ORDER_STAMP in decode_properties(item.properties) for item in iterate_batch(command.body)
-        )
-    except FormatError:
-        return False
-
-
-def _delay_level(text: str | None) -> int:
-    if text is None:
-        return 0
-    try:
-        return int(text)
-    except ValueError:
-        raise Rejected(ResponseCode.MESSAGE_ILLEGAL, f"delay level {text[:32]!r} is no number") from None

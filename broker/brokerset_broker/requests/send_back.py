@@ -6,6 +6,7 @@ import random
 from functools import partial
 
 from brokerset_broker.live_settings import LiveSettings
+from brokerset_broker.requests.access_control import CheckRecord
 from brokerset_broker.requests.admission import Admission
 from brokerset_broker.requests.copies import MessageCopies
 from brokerset_broker.requests.statistics import BrokerStats
@@ -40,7 +41,10 @@ class SendBackProcessor:
         levels: DelayLevels,
         stats: BrokerStats,
         traffic: Traffic,
+        check_record: CheckRecord | None = None,
     ) -> None:
+        """`check_record` says whether a message may be consumed: an offset of the log names no topic."""
+        self._check_record = check_record
         self.copies = MessageCopies(
             live=live, store=store, topics=topics, levels=levels, stats=stats, traffic=traffic
         )
@@ -70,6 +74,8 @@ class SendBackProcessor:
             return command.reply()
         self._check_retry_topic(config)
         record = self.copies.read(header.offset)
+        if self._check_record is not None:
+            self._check_record(connection, command, record)
         end = self._store_again(record, command, header, config)
         self._stats.group_back(header.group, record.topic).messages += 1
         when_durable = self._admission.when_durable

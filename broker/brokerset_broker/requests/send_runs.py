@@ -11,7 +11,8 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from brokerset_broker.requests.admission import Admission
-from brokerset_broker.requests.send import PLAIN_BITS, SendProcessor, is_unusual, waits, with_end
+from brokerset_broker.requests.send import SendProcessor
+from brokerset_broker.requests.send_properties import PLAIN_BITS, is_unusual, waits, with_end
 from brokerset_broker.requests.statistics import BrokerStats
 from brokerset_broker.requests.topic_facts import TopicFacts
 from brokerset_broker.store.dispatch import Derived, derived

@@ -29,6 +29,7 @@ from brokerset_formats.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TO
 from brokerset_formats.records import Record, decode_record
 from brokerset_formats.transactions import (
     HALF_QUEUE_ID,
+    SUPERSEDING_END,
     Message,
     decode_op_offsets,
     op_bodies,
@@ -101,6 +102,7 @@ class TransactionLog:
         self._waiting: list[Callable[[], None]] = []
         self._on_ops: list[OnOps] = []
         self._turn: asyncio.Handle | None = None
+        self._superseded: list[int] = []
         self.end = 0
         """Offset behind the last record that ends a transaction."""
 
@@ -134,7 +136,7 @@ class TransactionLog:
     def stop(self) -> None:
         """Append nothing any more; who waits is served by whoever serves such requests now."""
         self._state, self._resolved = _State.IDLE, None
-        self._kept, self._kept_topics = [], {}
+        self._kept, self._kept_topics, self._superseded = [], {}, []
         if self._turn is not None:
             self._turn.cancel()
             self._turn = None
@@ -226,9 +228,12 @@ class TransactionLog:
             resolved.half_begun(queue_offset, offset, unique_key, born_timestamp)
             begun(topic)
 
-    def append_half(self, half: Message) -> Appended:
-        """Store a half message, or a copy of one. Raises `StoreRefused`."""
+    def append_half(self, half: Message, supersedes: int | None = None) -> Appended:
+        """Store a half message, or a copy of one: then `write_superseded` names the half at `supersedes`.
+        Raises `StoreRefused`."""
         appended = self.append(half)
+        if supersedes is not None:
+            self._superseded.append(supersedes)
         record = self._record_of(half, appended)
         if self._resolved is not None:
             self._resolved.half_stored(record)
@@ -383,6 +388,21 @@ class TransactionLog:
             self._tell_of_ops(None)
         else:
             self._tell_of_ops(self.end)
+
+    def write_superseded(self) -> None:
+        """Store op records that keep a Java broker from checking halves that have newer copies."""
+        resolved, offsets = self._resolved, self._superseded
+        if resolved is None or not offsets:
+            return
+        self._superseded = []
+        size_max = self._live.current.transaction_op_msg_max_size - len(SUPERSEDING_END)
+        try:
+            for body in op_bodies(tuple(offsets), size_max):
+                appended = self.append(op_message(body, self._host, self._clock.now_ms(), superseded=True))
+                resolved.op_stored(appended.queue_offset, decode_op_offsets(body), superseded=True)
+                self.end = appended.end
+        except StoreRefused as refused:
+            log.warning("a Java broker would check older copies, too", reason=refused.reason)
 
     def _tell_of_ops(self, end: int | None) -> None:
         waiting, self._on_ops = self._on_ops, []

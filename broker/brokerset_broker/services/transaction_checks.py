@@ -8,6 +8,7 @@ producers asked, and the progress saved as consumer offsets of CID_RMQ_SYS_TRANS
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -29,6 +30,7 @@ from brokerset_broker.tables.topics import TopicManager
 from brokerset_broker.transactions.check_pass import (
     Answer,
     Append,
+    CanAsk,
     CheckLimits,
     GivenUp,
     NoHalf,
@@ -89,6 +91,20 @@ class _NotThereYet(Exception):
     """What is in the log is not safe yet, so that it cannot be read, or nobody be asked: the pass ends."""
 
 
+def _group_of(half: Record) -> str | None:
+    group = find_property(half.properties, Property.PGROUP.encode())
+    return None if group is None else group.decode("utf-8", "replace")
+
+
+def _topic_of(half: Record) -> str:
+    topic = find_property(half.properties, Property.REAL_TOPIC.encode())
+    return "" if topic is None else topic.decode("utf-8", "replace")
+
+
+def _reads(channel: Channel) -> bool:
+    return channel.unsent_bytes < UNSENT_BYTES_MAX
+
+
 class TransactionChecks:
     """Reads what is open when the broker begins to lead, then checks it from time to time.
 
@@ -108,7 +124,11 @@ class TransactionChecks:
         offsets: OffsetManager,
         producers: ProducerTable,
         admission: Admission,
+        may_ask: Callable[[Channel, str], bool] = lambda _channel, _topic: True,
     ) -> None:
+        """`may_ask` says whether a client may be asked about a message of a topic, which it is sent: producer
+        groups are what clients say."""
+        self._may_ask = may_ask
         self._live = live
         self._store = store
         self._clock = clock
@@ -290,13 +310,17 @@ class TransactionChecks:
                         answer = self._read(step.queue_offset)
                     case Append():
                         answer = self._append(step)
+                    case CanAsk():
+                        answer = self._can_ask(step.half)
                     case SendCheck():
                         await self._ask(step.half)
                     case GivenUp():
                         self._note(step)
                     case Pause():
+                        self._log.write_superseded()
                         await asyncio.sleep(0)
                     case SaveProgress():
+                        self._log.write_superseded()  # the progress stands for it
                         await self._save(step)
                         await self._write_progress()
                 self._log.write_ops()  # before the progress passes what they name
@@ -305,6 +329,7 @@ class TransactionChecks:
             pass
         finally:
             steps.close()
+            self._log.write_superseded()
         more = self.given_up - self._given_up_before - LOGGED_MAX
         if more > 0:
             log.error("more transactions are given up", count=more)
@@ -334,7 +359,7 @@ class TransactionChecks:
         message = step.message
         try:
             if message.topic == HALF_TOPIC:
-                appended = self._log.append_half(message)
+                appended = self._log.append_half(message, step.supersedes)
             elif self._topics.create_own(message.topic) is None:
                 return NotAppended(False, f"topic[{message.topic}] cannot be made")
             else:
@@ -366,15 +391,28 @@ class TransactionChecks:
 
     # -- questions ----------------------------------------------------------------------------------------
 
+    def _can_ask(self, half: Record) -> bool:
+        """Whether a producer of its group is connected, and reads what it is asked.
+
+        A half that names no group counts as asked about, so that it is given up: nobody will ever come.
+        """
+        group, topic = _group_of(half), _topic_of(half)
+        if group is None or self._producers.any_of(
+            group, lambda channel: _reads(channel) and self._may_ask(channel, topic)
+        ):
+            return True
+        self._not_asked(group, "none is connected that reads what it is asked, and may send to the topic")
+        return False
+
     async def _ask(self, half: Record) -> None:
         """Ask a producer when the copy that it is to answer for is as safe as a message."""
-        group = find_property(half.properties, Property.PGROUP.encode())
+        group = _group_of(half)
         if group is None:
             self._not_asked("", "a half message names no producer group")
             return
         await self._let_read()
         end = half.offset + half.size
-        ask = partial(self._ask_now, group.decode("utf-8", "replace"), half)
+        ask = partial(self._ask_now, group, half)
         self._questions += 1
         when_durable = self._admission.when_durable
         if when_durable is None:
@@ -387,12 +425,13 @@ class TransactionChecks:
         self._is_unsafe |= status is not PutStatus.PUT_OK
         if self._log.resolved is None or status is not PutStatus.PUT_OK:
             return  # the next pass asks again
+        topic = _topic_of(half)
         for _ in range(PRODUCERS_TRIED):
-            channel = self._producers.pick(group)
+            channel = self._producers.pick(group, lambda channel: self._may_ask(channel, topic))
             if channel is None:
                 self._not_asked(group, "none is connected")
                 return
-            if channel.unsent_bytes < UNSENT_BYTES_MAX:
+            if _reads(channel):
                 break
         else:
             self._not_asked(group, "those that are connected do not read what they were asked")
@@ -403,7 +442,7 @@ class TransactionChecks:
         self.checks += 1
 
     def _not_asked(self, group: str, reason: str) -> None:
-        """Once for each group and pass; the check counts all the same, as with Java."""
+        """Once for each group and pass. A check counts if a producer was there when the pass came to it."""
         if group not in self._unasked:
             self._unasked.add(group)
             log.warning("no producer can be asked about its transactions", group=group, reason=reason)

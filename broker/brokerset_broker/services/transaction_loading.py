@@ -3,7 +3,7 @@
 Half messages and op records that the saved progress has not passed are read by their queues; of a half that
 an op record names only whether it is a copy, which is five times as fast as reading it. Final records
 that no op record names are found in the log itself, behind the oldest half that is still open: a pass of
-checks appends open halves again, so that is about as far back as the last pass.
+checks appends open halves again, at the latest ten minutes later, so that is how far back it is.
 """
 
 from __future__ import annotations
@@ -22,14 +22,25 @@ from brokerset_broker.transactions.resolved import Resolved
 from brokerset_formats.errors import FormatError
 from brokerset_formats.names import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
 from brokerset_formats.properties import NAME_END, Property
-from brokerset_formats.records import MAGIC_BLANK, SYS_FLAG_POSITION, Record, SysFlag, decode_record
+from brokerset_formats.records import (
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_SIZE_MIN,
+    SYS_FLAG_POSITION,
+    Record,
+    SysFlag,
+    decode_record,
+)
 from brokerset_formats.transactions import (
     HALF_QUEUE_ID,
     check_times_of,
     decode_op_offsets,
     is_final,
     is_op,
+    is_superseding,
     origin_of,
+    superseded_offsets,
     target_of,
     unique_key_of,
 )
@@ -73,7 +84,7 @@ class TransactionLoading:
         self.topics: dict[int, str] = {}
         """What the halves that were read are for, by queue offset."""
         self._half, self._op = half, op
-        self._named_by: list[tuple[int, tuple[int, ...]]] = []
+        self._named_by: list[tuple[int, tuple[int, ...], bool]] = []
         self._named: set[int] = set()
         self._unsettled: set[int] = set()
         self._all = False
@@ -98,8 +109,8 @@ class TransactionLoading:
         yield from self._op_records()
         yield from self._copies()
         yield from self._halves()
-        for number, named in self._named_by:
-            self.resolved.op_stored(number, named)
+        for number, named, superseded in self._named_by:
+            self.resolved.op_stored(number, named, superseded=superseded)
             if number % PAUSE_RECORDS == 0:
                 yield
         start = self.resolved.finals_scan_start()
@@ -145,13 +156,15 @@ class TransactionLoading:
         for number in range(self._op, self._ends.op):
             record = self._record(OP_HALF_TOPIC, number)
             named: tuple[int, ...] = ()
+            superseded = record is not None and is_superseding(record.properties)
             if record is not None and is_op(record.properties):
                 try:
-                    named = decode_op_offsets(record.body)
+                    named = (superseded_offsets if superseded else decode_op_offsets)(record.body)
                 except FormatError as error:
                     log.error("an op record is unreadable", queue_offset=number, reason=error.reason)
-            self._named_by.append((number, named))
-            self._named.update(named)
+            self._named_by.append((number, named, superseded))
+            if not superseded:
+                self._named.update(named)
             if number % PAUSE_RECORDS == 0:
                 yield
 
@@ -172,28 +185,50 @@ class TransactionLoading:
         plain = type(self._store.log) is CommitLog
         offsets = self._finals_of_log(start) if plain else self._finals_of_ledger(start)
         for offset in offsets:
-            data = None if offset is None else self._store.read(offset)
+            if offset is None:
+                yield
+                continue
+            data = self._store.read(offset)
             if data is None:
+                self._unreadable(offset, "there is no record")
                 yield
                 continue
             try:
                 record = decode_record(data)
             except FormatError as error:
-                log.error("a message cannot be read", offset=offset, reason=error.reason)
+                self._unreadable(offset, error.reason)
                 continue
             self.resolved.final_stored(record.prepared_transaction_offset, unique_key_of(record))
+
+    @staticmethod
+    def _unreadable(offset: int, reason: str) -> None:
+        """A commit may be among what is there, whose transaction is then taken for open."""
+        log.error(
+            "the log cannot be read, so a transaction that was committed there may be committed once more",
+            offset=offset,
+            reason=reason,
+        )
 
     def _finals_of_log(self, start: int) -> Iterator[int | None]:
         """Offsets of final records, and None now and then; only sizes and flags of records are read."""
         files, end = self._store.log.files, self._ends.offset
         unpack, mask, commit = _BEGIN.unpack_from, SysFlag.TRANSACTION_MASK, SysFlag.TRANSACTION_COMMIT
-        while start < end and (file := files.find(start)) is not None:
+        while start < end:
+            file = files.find(start)
+            if file is None:
+                self._unreadable(start, "there is no file")
+                return
             view, begin = file.view, file.start
             position, limit = start - begin, min(end - begin, len(view)) - _BEGIN.size
             count = 0
             while position <= limit:
                 size, magic, sys_flag = unpack(view, position)
-                if magic == MAGIC_BLANK or not size:
+                if magic == MAGIC_BLANK:
+                    break
+                if magic not in (MAGIC_V1, MAGIC_V2) or size < RECORD_SIZE_MIN:
+                    self._unreadable(
+                        begin + position, "no record begins there; the rest of its file is passed"
+                    )
                     break
                 if sys_flag & mask == commit:
                     yield begin + position

@@ -54,6 +54,10 @@ class ConsumeQueues:
     def __iter__(self) -> Iterator[ConsumeQueue]:
         return iter(list(self.table.values()))
 
+    def queue_ids(self, topic: str) -> list[int]:
+        """Ids of the queues of a topic, sorted."""
+        return sorted(self._topics.get(topic, ()))
+
     def topics(self) -> dict[str, list[int]]:
         """Topic -> its queue ids, sorted."""
         return {topic: sorted(queues) for topic, queues in self._topics.items()}

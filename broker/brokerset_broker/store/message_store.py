@@ -677,9 +677,11 @@ class MessageStore(StoreReads):
         None if one of them needs more than to be written: room for its record or its unit, a queue that is
         new, or a refusal. Then nothing has changed, and each may be given to `append`.
         """
-        if self._refusal is not None:
-            return None
         commit_log, table = self.log, self._table
+        if (
+            self._refusal is not None or self._appended_to is not table
+        ):  # who dispatches later has its own way
+            return None
         offset = first = commit_log.max_offset
         limit = commit_log.limit
         now = max(self.now_ms(), commit_log.store_timestamp)
@@ -751,7 +753,8 @@ class MessageStore(StoreReads):
             else:
                 parts += record
             units += (offset, size, code)
-            indexed.append((topic, uniq_key, keys, offset, now))
+            if uniq_key is not None or keys is not None:
+                indexed.append((topic, uniq_key, keys, offset, now))
             placed.append((offset, size, queue_offset))
             offset += size
         try:
@@ -763,7 +766,8 @@ class MessageStore(StoreReads):
             queue.put_many(units_struct(count).pack(*units), units[-3] + units[-2])
             codes = units[2::3]
             self.arrivals.note(queue, codes[0] if codes.count(codes[0]) == count else None)
-        self.dispatcher.put_index_run(indexed)
+        if indexed:
+            self.dispatcher.put_index_run(indexed)
         if not self._turn_scheduled:
             self.turn_soon()
         return placed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from brokerset_broker.store.commit_log import CommitLog
 from brokerset_broker.store.confirmation import Confirmation
@@ -95,6 +95,27 @@ class StoreReads:
             maximum = queue.end_below(self._readable_end)
         return maximum <= queue_offset <= end
 
+    def unread(self, topic: str, places: Iterable[tuple[int, int | None]]) -> list[tuple[int, int | None]]:
+        """Queues that have more than what lies before a queue offset, each with how many messages: 0 if that
+        is not simple to say, so that `get` has to be asked.
+
+        `places` are queue ids with queue offsets; those with None are in the list with None.
+        """
+        table, end = self._table, min(self._readable_end, self._announced_end)
+        found: list[tuple[int, int | None]] = []
+        for place in places:
+            queue_id, queue_offset = place
+            queue = table.get((topic, queue_id))
+            following = queue.next_offset if queue is not None else 0
+            if queue_offset is None:
+                found.append(place)
+            elif queue is not None and queue.last_end > end:
+                found.append((queue_id, 0))
+            elif queue_offset != following:
+                is_there = queue is not None and queue.min_offset <= queue_offset < following
+                found.append((queue_id, following - queue_offset if is_there else 0))
+        return found
+
     def plain_source(
         self, topic: str, queue_id: int, queue_offset: int, messages_max: int
     ) -> PlainSource | None:
@@ -178,6 +199,10 @@ class StoreReads:
         found = (self.read_announced(offset) for offset in sorted(answer.offsets))
         records = [record for record in found if record is not None]
         return QueryResult(records, answer.last_timestamp, answer.last_offset)
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """Ids of the queues of a topic, sorted."""
+        return self.queues_table.queue_ids(topic)
 
     def queues(self) -> Mapping[str, list[int]]:
         """Topic -> ids of its queues, sorted."""

@@ -33,7 +33,9 @@ class ConfigFile:
     together with the write; what it returns must therefore not change later.
     """
 
-    def __init__(self, path: Path, snapshot: Callable[[], Callable[[], bytes]]) -> None:
+    def __init__(self, path: Path, snapshot: Callable[[], Callable[[], bytes]], *, mode: int = 0o644) -> None:
+        """`mode`: who may read the file."""
+        self._mode = mode
         self.path = path
         self._snapshot = snapshot
         self._changes = 0
@@ -112,5 +114,5 @@ class ConfigFile:
             if changes < self._written:
                 return
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(self.path, encode(), backup=True)
+            write_atomically(self.path, encode(), backup=True, mode=self._mode)
             self._written = changes

@@ -109,6 +109,9 @@ class ConsumerTable:
     members_max = 10_000
     """Members of one group; one more is refused."""
 
+    popped_max = 100_000
+    """Subscriptions that pops have brought; beyond that the oldest one is forgotten."""
+
     subscriptions_max = 2_000
     """Topics that one group subscribes to; a heartbeat with more is refused."""
 
@@ -116,6 +119,7 @@ class ConsumerTable:
         self._clock = clock
         self._groups: dict[str, ConsumerGroup] = {}
         self._groups_of: dict[Channel, dict[str, None]] = {}
+        self._popped: dict[tuple[str, str], SubscriptionData] = {}
 
     # -- changes ------------------------------------------------------------------------------------------
 
@@ -171,6 +175,18 @@ class ConsumerTable:
             return Change(group, True, ended=True)
         return Change(group, True, entry.to_notify())
 
+    def popped(self, group: str, topic: str, wanted: SubscriptionData) -> bool:
+        """Note what a group of the type CONSUME_POP wants; return whether that was known. It may send no
+        heartbeats, as a group behind a proxy."""
+        key = group, topic
+        if self._popped.get(key) is wanted:
+            return True
+        known = self._popped.pop(key, None) == wanted
+        if len(self._popped) >= self.popped_max:
+            del self._popped[next(iter(self._popped))]
+        self._popped[key] = wanted
+        return known
+
     def closed(self, channel: Channel) -> list[Change]:
         """Take a closed channel out of all its groups."""
         return [self.unregister(group, channel) for group in list(self._groups_of.get(channel, ()))]
@@ -200,6 +216,10 @@ class ConsumerTable:
         """What the connected group wants of the topic, if it has subscribed."""
         entry = self._groups.get(group)
         return entry.subscriptions.get(topic) if entry is not None else None
+
+    def popped_subscription(self, group: str, topic: str) -> SubscriptionData | None:
+        """What the group's last pop of the topic wanted."""
+        return self._popped.get((group, topic))
 
     def subscription_count(self, group: str) -> int:
         """How many topics the connected group wants."""

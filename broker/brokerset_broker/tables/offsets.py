@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 
 import structlog
 
@@ -36,6 +37,7 @@ PRETTY_KEYS_MAX = 1_000
 """Above so many keys the file is written on one line, which is a hundred times quicker."""
 
 _Table = dict[str, dict[int, int]]
+_NONE: Mapping[int, int] = MappingProxyType({})
 
 
 class OffsetManager:
@@ -58,6 +60,8 @@ class OffsetManager:
         self._commits = 0
         self._full = False
         self.broadcast = BroadcastOffsets()
+        self.on_back: Callable[[str, str, int, int], None] = lambda _group, _topic, _queue_id, _offset: None
+        """Called with group, topic, queue and offset when somebody outside sets an offset back."""
         self.state_version = 0
         """Epoch of the master, in controller mode; it goes into the data version."""
         self.frozen = False
@@ -140,6 +144,8 @@ class OffsetManager:
                 "consumer offset goes back", group=group, topic=topic, queue_id=queue_id,
                 before=before, offset=offset, client=client,
             )  # fmt: skip
+            if client != BROKER:
+                self.on_back(group, topic, queue_id, offset)
         table[queue_id] = offset
         if self.journal is not None and not group.endswith(BROADCAST_SUFFIX):
             self.journal.offset_changed(key, queue_id)
@@ -173,6 +179,10 @@ class OffsetManager:
                 return pending
         table = self._offsets.get(key)
         return table.get(queue_id) if table is not None else None
+
+    def committed(self, group: str, topic: str) -> Mapping[int, int]:
+        """The live table of a group's offsets of a topic, by queue; resets that wait do not count."""
+        return self._offsets.get(f"{topic}@{group}", _NONE)
 
     def query_pull(self, group: str, topic: str, queue_id: int) -> int | None:
         """What the group's last pull will ask for next."""

@@ -5,8 +5,9 @@ Source: `ProducerManager`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from brokerset_broker.tables.channels import Channel, Client
 from brokerset_protocol.codes import ResponseCode
@@ -18,6 +19,10 @@ from brokerset_runtime.clock import Clock
 class _Group:
     clients: dict[Channel, Client] = field(default_factory=dict)
     next_turn: int = 0
+
+
+PICKED_MAX: Final = 1_000
+"""Channels of a group of which one is looked for that may be asked; the next time others."""
 
 
 class ProducerTable:
@@ -113,11 +118,21 @@ class ProducerTable:
         """The channel of a client, for replies to its requests; `None` if it is not connected."""
         return self._channels.get(client_id)
 
-    def pick(self, group: str) -> Channel | None:
-        """One channel of the group, another one each time, for questions about transactions."""
+    def any_of(self, group: str, is_fit: Callable[[Channel], bool]) -> bool:
+        """Whether a channel of the group is fit; nobody's turn changes."""
+        entry = self._groups.get(group)
+        return entry is not None and any(is_fit(channel) for channel in entry.clients)
+
+    def pick(self, group: str, may: Callable[[Channel], bool] = lambda _channel: True) -> Channel | None:
+        """One channel of the group, another one each time, for questions about transactions; of `PICKED_MAX`
+        the first that `may` be asked."""
         entry = self._groups.get(group)
         if entry is None:
             return None
-        entry.next_turn += 1
         channels = list(entry.clients)
-        return channels[entry.next_turn % len(channels)]
+        for _ in range(min(len(channels), PICKED_MAX)):
+            entry.next_turn += 1
+            channel = channels[entry.next_turn % len(channels)]
+            if may(channel):
+                return channel
+        return None

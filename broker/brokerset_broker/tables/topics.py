@@ -17,6 +17,7 @@ from brokerset_broker.tables.metadata.records import METADATA_TOPIC
 from brokerset_formats import names
 from brokerset_formats.config import Permission, TopicConfig, TopicTable
 from brokerset_formats.light_queues import is_light
+from brokerset_formats.pop.names import revive_topic
 from brokerset_protocol.codes import ResponseCode
 from brokerset_protocol.errors import Rejected
 from brokerset_runtime.clock import Clock
@@ -35,11 +36,6 @@ LIGHT_MAX = 100_000
 
 Listener = Callable[[tuple[TopicConfig, ...]], None]
 """Gets the topics that were created or changed; nothing means that topics were deleted."""
-
-
-def revive_topic(cluster: str) -> str:
-    """The topic in which POP keeps its checkpoints."""
-    return f"{names.SYSTEM_TOPIC_PREFIX}REVIVE_LOG_{cluster}"
 
 
 def sync_member_topic(broker_name: str) -> str:
@@ -67,7 +63,7 @@ def own_topics(settings: BrokerSettings) -> list[TopicConfig]:
         found.append(_topic(names.TRACE_TOPIC, 1))
     found += [
         _topic(names.reply_topic(cluster), 1),
-        _topic(revive_topic(cluster), 8),
+        _topic(revive_topic(cluster), settings.revive_queue_num),
         _topic(sync_member_topic(broker), 1, Permission.INHERIT),
         _topic(names.HALF_TOPIC, 1),
         _topic(names.OP_HALF_TOPIC, 1),
@@ -194,10 +190,10 @@ class TopicManager(ConfigTable[TopicConfig]):
         """The dead-letter topic of a group, made if it does not exist; `None` if it may not be made."""
         return self._create_for_group(names.dlq_topic(group), 1, False, 0)
 
-    def create_own(self, topic: str) -> TopicConfig | None:
-        """A topic of one queue that the broker itself writes, made if it does not exist; `None` if it may not
-        be made."""
-        return self.items.get(topic) or self._create(_topic(topic, 1), None)
+    def create_own(self, topic: str, queues: int = 1) -> TopicConfig | None:
+        """A topic that the broker itself writes, made with so many queues if it does not exist; `None` if it
+        may not be made."""
+        return self.items.get(topic) or self._create(_topic(topic, queues), None)
 
     def update(self, config: TopicConfig, attribute_changes: Mapping[str, str] | None = None) -> bool:
         """Create or change a topic; return whether anything changed.

@@ -34,6 +34,11 @@ class TimerWheel:
         self._precision_ms = settings.slot_ms
         self._total = 2 * settings.wheel_slots
 
+    @property
+    def buffer(self) -> memoryview:
+        """The whole file."""
+        return self._buffer
+
     def slot(self, time_ms: int) -> Slot | None:
         """The slot of a time, `None` if no unit is linked to it."""
         number = time_ms // self._precision_ms

@@ -4,20 +4,27 @@ Source: `TransactionalMessageServiceImpl.check` of Java 5.5. A master makes a pa
 `transactionCheckInterval`. `check_pass` is a generator: it yields what is to be done (`Step`), and is sent
 the answer that the step names.
 
-Each open half is appended to the half topic again, with its counter raised, as Java does, so that either make
-can carry on the store of the other. The progress then passes the old copy. So nothing is ever deleted inside
-of the half topic, and it grows by one record for each open transaction and pass: `check_max` for one that is
-never answered, and one more for each pass while it is immune. What lies below the progress goes with the
-log's retention, and a half that was given up is not appended again.
+Each open half that is checked is appended to the half topic again, with its counter raised, as Java does, so
+that either make can carry on the store of the other. The progress then passes the old copy. So nothing is
+ever deleted inside of the half topic, and it grows by one record for each check: `check_max` of them where
+nobody ever answers. What lies below the progress goes with the log's retention, and a half that was given
+up is not appended again.
+
+A half of which nobody is asked, because it is immune or no producer of its group is connected, stays at its
+place, and the progress before it. So that a new master has little to read, it is moved behind the others
+(appended again, not counted) when it has been there for `stay_ms`, or `stay_halves_max` others have come.
 
 Other than Java:
 
 * What is resolved is known from `Resolved`: no op records are read, and no clocks of ops are compared.
 * A half that cannot be read, or names no target, is given up; one that cannot be appended again is checked
   as it is, and the progress waits for it. Later halves are checked in the same pass (issue 9500).
-* A copy that is made while a half is immune does not count as a check (issue 8311).
+* A copy that is made while a half is immune does not count as a check (issue 8311), nor does one while no
+  producer can be asked. Such a half is given up at the age of `reserved_ms` by its producer's clock; where
+  that is ahead, its copies count.
 * Whether a half is too young for a check is a matter of when it was stored. A producer's clock decides on
-  immunity alone, and a half that seems older than the log's retention by it is given up only after a check.
+  immunity, and a half that seems older than the log's retention by it is given up only after it was checked,
+  or has waited for a producer for `stay_ms`.
 * A pass ends at the halves that were there when it began, so what it appends does not prolong it.
 """
 
@@ -39,6 +46,7 @@ from brokerset_formats.transactions import (
     check_times_of,
     copy_of_half,
     immunity_ms_of,
+    origin_of,
     target_of,
     to_given_up,
     unique_key_of,
@@ -59,6 +67,10 @@ class CheckLimits:
     """Checks after which a half is given up (`transactionCheckMax`)."""
     reserved_ms: int = 72 * 3_600_000
     """Age at which a half is given up (`fileReservedTime`)."""
+    stay_ms: int = 600_000
+    """A half of which nobody is asked is moved after so long: a new master reads the log from there on."""
+    stay_halves_max: int = 10_000
+    """It is moved, too, when it is so far behind the newest half: those that have ended since are known."""
     give_up_topic: str = CHECK_MAX_TIME_TOPIC
     step_halves_max: int = 512
     """Halves that are passed over between two steps."""
@@ -84,6 +96,8 @@ class Append:
     """Append the message before anything else happens; the answer is a `Place` or `NotAppended`."""
 
     message: Message
+    supersedes: int | None = None
+    """Queue offset of a half that the message is a copy of, if Java is to be kept from checking that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +118,15 @@ class NotAppended:
 
 
 @dataclass(frozen=True, slots=True)
+class CanAsk:
+    """Whether a producer of the half's group is there to be asked; the answer is a bool."""
+
+    half: Record
+
+
+@dataclass(frozen=True, slots=True)
 class SendCheck:
-    """Ask a producer of the half's group (`check_request`), if there is one; no answer."""
+    """Ask a producer of the half's group (`check_request`), if there still is one; no answer."""
 
     half: Record
 
@@ -132,8 +153,8 @@ class SaveProgress:
     op_progress: int
 
 
-Step = ReadHalf | Append | SendCheck | GivenUp | Pause | SaveProgress
-Answer = Record | NoHalf | Place | NotAppended | None
+Step = ReadHalf | Append | CanAsk | SendCheck | GivenUp | Pause | SaveProgress
+Answer = Record | NoHalf | Place | NotAppended | bool | None
 
 
 class _StoreEnds(Exception):
@@ -205,9 +226,14 @@ class _Pass:
             yield from self._give_up(half, problem)
             return
         if self._is_immune(half):
-            place = yield from self._append(copy_of_half(half, 0), half)
-            if place is None:
-                self._leave(self.position)
+            yield from self._put_off(half, 0)
+            return
+        if not (yield CanAsk(half)):
+            age_ms = self.started_ms - half.born_timestamp
+            if age_ms > self.limits.reserved_ms and origin_of(half) != half.queue_offset:
+                yield from self._give_up(half, "older than the log is kept, and no producer came to be asked")
+            else:
+                yield from self._put_off(half, check_times_of(half) + 1 if age_ms < 0 else 0)
             return
         message = copy_of_half(half, check_times_of(half) + 1)
         copy = yield from self._append(message, half)
@@ -215,6 +241,14 @@ class _Pass:
             self._leave(self.position)
             copy = half
         yield SendCheck(copy)
+
+    def _put_off(self, half: Record, check_times: int) -> Generator[Step, Answer, None]:
+        """Nobody is asked; `check_times` is 0 where that is not to count."""
+        stay_ms = min(self.limits.stay_ms, self.limits.reserved_ms // 2)
+        is_new = self.started_ms - half.store_timestamp < stay_ms
+        stays = is_new and self.end - half.queue_offset <= self.limits.stay_halves_max
+        if stays or (yield from self._append(copy_of_half(half, check_times), half)) is None:
+            self._leave(self.position)
 
     def _unusable(self, half: Record) -> str | None:
         try:
@@ -240,7 +274,9 @@ class _Pass:
 
     def _append(self, message: Message, half: Record) -> Generator[Step, Answer, Record | None]:
         """Append a copy, which from then on stands for the half; None if the store never takes it."""
-        answer = yield Append(message)
+        # Java takes an immune copy for ended when its first copy is named in an op record.
+        supersedes = None if immunity_ms_of(half) is not None else half.queue_offset
+        answer = yield Append(message, supersedes)
         if isinstance(answer, NotAppended):
             if not answer.permanently:
                 raise _StoreEnds

@@ -18,6 +18,9 @@ answer may name any of them, so a commit that comes late, while a check is under
 ends the newest copy, too, which Java goes on to check (issue 8158).
 Java's copies do not name their origin. They are known by the producer's key and time of sending, as long as
 the progress has not passed the half that they were made of: after a failover it is seconds behind.
+Java does not see either that ours are one transaction, and a slave of Java's asks for the progress every ten
+seconds only. So a check names the copies that it has superseded in op records of their own, which Java takes
+for the end of these copies, and which mean nothing here.
 """
 
 from __future__ import annotations
@@ -223,8 +226,10 @@ class Resolved:
             self._without_op.update(dict.fromkeys(transaction.copies))
         transaction.ending, transaction.in_log = Ending.COMMITTED, True
 
-    def op_stored(self, op_queue_offset: int, halves: Iterable[int]) -> None:
+    def op_stored(self, op_queue_offset: int, halves: Iterable[int], *, superseded: bool = False) -> None:
         """An op record and what it names (nothing, if it is unreadable or has another tag).
+
+        `superseded`: the halves have newer copies, which is known from these; it is only for Java.
 
         Halves that are not stored yet cannot be meant; Java would wait for them, and never get on.
         """
@@ -233,6 +238,8 @@ class Resolved:
         self._op_end = op_queue_offset + 1
         named = [queue_offset for queue_offset in halves if queue_offset < self._half_end]
         self._ops.append((op_queue_offset, max(named, default=-1)))
+        if superseded:
+            return
         for queue_offset in named:
             self._named(queue_offset)
         for queue_offset in named:

@@ -26,6 +26,7 @@ from brokerset_protocol.commands import Command
 from brokerset_protocol.errors import Rejected
 from brokerset_protocol.headers.controller import SwitchOver, SwitchOverResponse
 from brokerset_runtime.remoting import ConnectionClosed, ConnectionPool, RequestTimeout
+from brokerset_runtime.tls import tls_of_environment
 
 ASK_SECONDS: Final = 5.0
 """Time-out of one query."""
@@ -46,7 +47,7 @@ class BrokerQueries:
     """Connections to brokers; use it with `async with`. Everything raises `ClientError`s."""
 
     def __init__(self) -> None:
-        self._pool = ConnectionPool()
+        self._pool = ConnectionPool(tls=tls_of_environment())
 
     async def __aenter__(self) -> BrokerQueries:
         return self

@@ -42,6 +42,7 @@ from brokerset_protocol.bodies.metadata import (
     subscription_group_config,
     topic_config,
 )
+from brokerset_protocol.bodies.pop import BatchAck, BatchAckMessages
 from brokerset_protocol.bodies.queues import (
     ConsumerIdList,
     GetConsumerStatusBody,
@@ -93,6 +94,8 @@ from brokerset_protocol.bodies.stats import (
 )
 
 __all__ = [
+    "BatchAck",
+    "BatchAckMessages",
     "BrokerData",
     "BrokerMemberGroup",
     "BrokerMemberGroupResponse",

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from brokerset_protocol.headers.admin import (
+    DeleteAcl,
     GetBrokerConfigResponse,
+    ListAcls,
+    ListUsers,
+    NamedSubject,
+    NamedUser,
     ViewBrokerStatsData,
 )
 from brokerset_protocol.headers.clients import (
@@ -164,6 +169,7 @@ __all__ = [
     "ConsumeMessageDirectlyResult",
     "ConsumerSendMsgBack",
     "CreateTopic",
+    "DeleteAcl",
     "DeleteKVConfig",
     "DeleteSubscriptionGroup",
     "DeleteTopic",
@@ -209,8 +215,12 @@ __all__ = [
     "Heartbeat",
     "HeartbeatResponse",
     "Int",
+    "ListAcls",
+    "ListUsers",
     "LockBatchMq",
     "Long",
+    "NamedSubject",
+    "NamedUser",
     "Notification",
     "NotificationResponse",
     "NotifyBrokerRoleChanged",

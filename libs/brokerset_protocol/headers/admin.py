@@ -19,3 +19,41 @@ class ViewBrokerStatsData(Header):
 
     stats_name: str
     stats_key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedUser(Header):
+    """AUTH_CREATE_USER (3001), AUTH_UPDATE_USER (3002), AUTH_DELETE_USER (3003), AUTH_GET_USER (3004)."""
+
+    username: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListUsers(Header):
+    """AUTH_LIST_USER (3005): those whose name contains `filter`."""
+
+    filter: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedSubject(Header):
+    """AUTH_CREATE_ACL (3006), AUTH_UPDATE_ACL (3007), AUTH_GET_ACL (3009)."""
+
+    subject: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteAcl(Header):
+    """AUTH_DELETE_ACL (3008): everything of the subject, or what it says about one resource."""
+
+    subject: str
+    policy_type: str | None = None
+    resource: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListAcls(Header):
+    """AUTH_LIST_ACL (3010): those whose subject and resources contain these texts."""
+
+    subject_filter: str | None = None
+    resource_filter: str | None = None

@@ -46,6 +46,7 @@ class AckMessage(Header):
     queue_id: Int
     extra_info: str
     offset: Long
+    lite_topic: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +61,8 @@ class PeekMessage(Header):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeInvisibleTime(Header):
-    """CHANGE_MESSAGE_INVISIBLETIME (200053)."""
+    """CHANGE_MESSAGE_INVISIBLETIME (200053). With `suspend` the message does not count as consumed once more
+    when it comes back."""
 
     consumer_group: str
     topic: str
@@ -68,6 +70,8 @@ class ChangeInvisibleTime(Header):
     extra_info: str
     offset: Long
     invisible_time: Long
+    lite_topic: str | None = None
+    suspend: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

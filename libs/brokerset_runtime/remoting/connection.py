@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -26,6 +26,10 @@ from brokerset_protocol.commands import (
     encode,
 )
 from brokerset_protocol.errors import LocalProtocolError, Rejected
+from brokerset_runtime.tls.session import TlsError
+
+if TYPE_CHECKING:
+    from brokerset_acl.signatures import Sign
 
 log = structlog.get_logger(__name__)
 
@@ -98,8 +102,11 @@ class Connection(asyncio.Protocol):
         lane: Lane | None = None,
         on_open: Callable[[Connection], bool] | None = None,
         on_close: Callable[[Connection], None] | None = None,
+        sign: Sign | None = None,
     ) -> None:
+        """`sign` is called with each request that is sent, before it is encoded."""
         self._handlers = handlers
+        self._sign = sign
         self._limits = limits
         self._lane = lane
         self._misses = 0
@@ -173,6 +180,8 @@ class Connection(asyncio.Protocol):
         if len(self._waiting) >= self._limits.waiting_max:
             raise LocalProtocolError(f"{len(self._waiting)} requests already wait for answers")
         command.opaque = self._take_opaque()
+        if self._sign is not None:
+            self._sign(command)
         future: asyncio.Future[Command] = self._loop.create_future()
         data = encode(command)
         self._waiting[command.opaque] = future
@@ -187,6 +196,8 @@ class Connection(asyncio.Protocol):
         """Send a one-way request; nothing tells whether it arrived. A closed connection is ignored."""
         command.opaque = self._take_opaque()
         command.flag |= FLAG_ONEWAY
+        if self._sign is not None:
+            self._sign(command)
         self.send(encode(command))
 
     def answer(self, data: bytes | Command) -> None:
@@ -312,9 +323,12 @@ class Connection(asyncio.Protocol):
         self._out.clear()
         self._out_bytes = 0
         self._backlog.clear()
+        reason = f": {exc}" if isinstance(exc, TlsError) else ""
         for future in self._waiting.values():
             if not future.done():
-                future.set_exception(ConnectionClosed(f"{self.peer[0]}:{self.peer[1]} closed the connection"))
+                future.set_exception(
+                    ConnectionClosed(f"{self.peer[0]}:{self.peer[1]} closed the connection{reason}")
+                )
                 future.exception()  # nobody may be waiting any more; that is no error
         self._waiting.clear()
         for task in list(self._tasks):

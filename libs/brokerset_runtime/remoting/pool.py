@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -16,6 +17,13 @@ from brokerset_runtime.remoting.connection import (
     ConnectionLimits,
     Handlers,
 )
+from brokerset_runtime.remoting.signing import sign_of_environment
+from brokerset_runtime.tls.connecting import connect_tls
+from brokerset_runtime.tls.contexts import Tls
+from brokerset_runtime.tls.session import TlsError
+
+if TYPE_CHECKING:
+    from brokerset_acl.signatures import Sign
 
 log = structlog.get_logger(__name__)
 
@@ -37,19 +45,29 @@ async def connect(
     limits: ConnectionLimits = DEFAULT_LIMITS,
     on_close: Callable[[Connection], None] | None = None,
     timeout: float = CONNECT_SECONDS_MAX,
+    tls: Tls | None = None,
+    sign: Sign | None = None,
 ) -> Connection:
-    """Open a connection to `host:port`.
+    """Open a connection to `host:port`, encrypted if `tls` says that clients are.
+
+    `sign` signs its requests, else what the environment says.
 
     Raises `ConnectionClosed` if that fails or takes longer than `timeout` seconds, `ValueError` for a text
     that is no address.
     """
     host, port = split_address(address)
     loop = asyncio.get_running_loop()
+    sign = sign or sign_of_environment()
     try:
         async with asyncio.timeout(timeout):
-            _, connection = await loop.create_connection(
-                lambda: Connection(handlers or {}, limits=limits, on_close=on_close), host, port
-            )
+            connection = Connection(handlers or {}, limits=limits, on_close=on_close, sign=sign)
+            context = None if tls is None else tls.client
+            if context is None:
+                await loop.create_connection(lambda: connection, host, port)
+            else:
+                await connect_tls(context, connection, host, port)
+    except TlsError as error:
+        raise ConnectionClosed(f"cannot connect to {address} by TLS: {error}") from None
     except TimeoutError:
         raise ConnectionClosed(f"cannot connect to {address}: no answer in {timeout} s") from None
     except OSError as error:
@@ -79,7 +97,12 @@ class ConnectionPool:
         *,
         limits: ConnectionLimits = DEFAULT_LIMITS,
         on_close: Callable[[str], None] | None = None,
+        tls: Tls | None = None,
+        sign: Sign | None = None,
     ) -> None:
+        """`sign` signs all requests; without it they are signed as the environment says, if it does."""
+        self._tls = tls
+        self._sign = sign
         self._handlers = handlers or {}
         self._limits = limits
         self._on_close = on_close
@@ -118,6 +141,8 @@ class ConnectionPool:
                 limits=self._limits,
                 on_close=lambda lost: self._lost(address, lost),
                 timeout=timeout,
+                tls=self._tls,
+                sign=self._sign,
             )
             self._connections[address] = connection
             return connection

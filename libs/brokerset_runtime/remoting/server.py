@@ -6,17 +6,35 @@ import asyncio
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 import structlog
 
+from brokerset_protocol.codes import ResponseCode
+from brokerset_protocol.commands import Command
 from brokerset_runtime.listening import listen_hosts
 from brokerset_runtime.log_throttle import LogThrottle
-from brokerset_runtime.remoting.connection import Connection, ConnectionLimits, Handlers, Lane
+from brokerset_runtime.remoting.connection import (
+    DEFERRED,
+    Connection,
+    ConnectionLimits,
+    Handler,
+    Handlers,
+    Lane,
+    Reply,
+)
+from brokerset_runtime.tls.arrivals import Arrivals
+from brokerset_runtime.tls.contexts import Tls
 
 log = structlog.get_logger(__name__)
 
 SWEEP_SECONDS_MAX = 10.0
 """Longest pause between two looks for idle connections."""
+
+PLAIN_REFUSED: Final = (
+    "this server takes requests by TLS only (tls.server.mode=enforcing): set tls.enable=true at the client,"
+    " in Java -Dtls.enable=true"
+)
 
 DRAIN_CHECK_SECONDS = 0.01
 """How often a closing server looks whether requests are still in flight."""
@@ -49,7 +67,9 @@ class RemotingServer:
         limits: ServerLimits | None = None,
         lane: Lane | None = None,
         on_close: Callable[[Connection], None] | None = None,
+        tls: Tls | None = None,
     ) -> None:
+        """With `tls`, both kinds of connections come to one port (`brokerset_runtime/tls/DESIGN.md`)."""
         self.connections: dict[int, Connection] = {}
         self.refused = 0
         self.protocol_errors = 0
@@ -59,13 +79,15 @@ class RemotingServer:
         self._on_close = on_close
         self._servers: list[asyncio.Server] = []
         self._accepts = True
+        self._arrivals = None if tls is None else Arrivals(tls, self._new_connection, self._new_refused)
+        self._accept = self._new_connection if self._arrivals is None else self._arrivals.accept
         self._refused_log = LogThrottle()
         self._unreadable_log = LogThrottle()
 
     async def listen(self, host: str, port: int) -> int:
         """Accept on `host:port`, 0 takes a free port; returns the port. Raises `OSError` if it is taken."""
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(self._new_connection, listen_hosts(host, port), port, backlog=4096)
+        server = await loop.create_server(self._accept, listen_hosts(host, port), port, backlog=4096)
         self._servers.append(server)
         bound: int = server.sockets[0].getsockname()[1]
         return bound
@@ -73,7 +95,7 @@ class RemotingServer:
     async def listen_on(self, listener: socket.socket) -> int:
         """Accept on a socket that listens already; the server owns it from now on. Returns the port."""
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(self._new_connection, sock=listener, backlog=4096)
+        server = await loop.create_server(self._accept, sock=listener, backlog=4096)
         self._servers.append(server)
         bound: int = listener.getsockname()[1]
         return bound
@@ -98,6 +120,8 @@ class RemotingServer:
         self._accepts = False
         for server in self._servers:
             server.close()
+        if self._arrivals is not None:
+            self._arrivals.close()
 
     async def close(self, drain_seconds: float = 3.0) -> None:
         """Stop accepting, let requests in flight finish for a while, close every connection.
@@ -126,11 +150,24 @@ class RemotingServer:
             for wait in pending:
                 wait.cancel()
 
+    @property
+    def handshakes_failed(self) -> int:
+        """Connections that began a handshake and did not end it."""
+        return 0 if self._arrivals is None else self._arrivals.handshakes_failed
+
     def _new_connection(self) -> Connection:
         return Connection(
             self._handlers,
             limits=self._limits.connection,
             lane=self._lane,
+            on_open=self._opened,
+            on_close=self._lost,
+        )
+
+    def _new_refused(self) -> Connection:
+        return Connection(
+            _PlainRefused(),
+            limits=self._limits.connection,
             on_open=self._opened,
             on_close=self._lost,
         )
@@ -165,3 +202,17 @@ class RemotingServer:
                 )
         if self.connections.pop(id(connection), None) is not None and self._on_close is not None:
             self._on_close(connection)
+
+
+class _PlainRefused(dict[int, Handler]):
+    """Handlers that answer every request with the reason why plain ones are not served."""
+
+    def get(self, code: int, default: object = None) -> Handler:
+        return _refuse_plain
+
+
+def _refuse_plain(connection: Connection, command: Command) -> Reply:
+    """Say why, and close: who asks in plain text has time to read one answer."""
+    connection.finish(command, command.reply(ResponseCode.NO_PERMISSION, PLAIN_REFUSED))
+    connection.close()
+    return DEFERRED

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use brokerset_native::{hashing, plain, properties};
+use brokerset_native::{asides, hashing, plain, properties};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
@@ -26,6 +26,16 @@ fuzz_target!(|data: &[u8]| {
         assert!(plain::mentions_unique_id(data));
     }
     plain::has_one_unique_id(data);
+    let put_aside = [data, b"\x02"].concat();
+    if asides::is_plain_half(&put_aside, 4) || asides::plain_timer(&put_aside).is_some() {
+        assert!(!plain::is_plain(&put_aside));
+        assert!(plain::has_one_unique_id(&put_aside));
+    }
+    if let Some(out_ms) = asides::plain_timer(&put_aside)
+        .and_then(|wish| wish.out_ms(1_700_000_000_123, 1000, 259_200_000))
+    {
+        assert!((1_700_000_000_000..1_700_259_201_000).contains(&out_ms) && out_ms % 1000 == 0);
+    }
     let hash = hashing::java_hash_bytes(data);
     assert_eq!(hash, std::str::from_utf8(data).ok().map(hashing::java_hash));
     let (topic, key) = data.split_at(data.len() / 2);

@@ -1,6 +1,7 @@
 //! A chunk of input: its frames, the header of each send and pull, the body of a batch, the record of a message.
 #![no_main]
 
+use brokerset_native::acks::read_ack;
 use brokerset_native::batches::read_batch;
 use brokerset_native::frames::frame_at;
 use brokerset_native::headers::{SendHeader, read_send};
@@ -19,6 +20,10 @@ fuzz_target!(|data: &[u8]| {
         at = frame.end;
         if let Some(pull) = read_pull(frame.header) {
             assert!(pull.group.len() + pull.topic.len() < frame.header.len());
+            continue;
+        }
+        if let Some(ack) = read_ack(frame.header) {
+            assert!(ack.names.handle.len() + ack.names.topic.len() < frame.header.len());
             continue;
         }
         let Some(header) = read_send(frame.header, &mut properties) else {

@@ -505,6 +505,29 @@ OPERATOR_ALERTS: Final = (
         " Its status says how the last run ended.",
     ),
     Alert(
+        "BrokersetExportOverdue",
+        "warning",
+        "max by (exported_namespace, name, broker_set)"
+        " (time() - brokerset_storeexport_expected_since_timestamp_seconds)"
+        " > 3 * max by (exported_namespace, name, broker_set) (brokerset_storeexport_period_seconds)",
+        10,
+        "No run of StoreExport {{ $labels.exported_namespace }}/{{ $labels.name }} has passed for"
+        " {{ $value | humanizeDuration }}, three times its period",
+        "Its table is that old. Messages of BrokerSet {{ $labels.broker_set }} that expire before a run"
+        " passes will never be in it. Its status says how the last run ended.",
+    ),
+    Alert(
+        "BrokersetExportGap",
+        "warning",
+        "sum by (exported_namespace, name, broker_set)"
+        " (increase(brokerset_storeexport_gap_messages_total[1h])) > 0",
+        0,
+        "{{ $value | humanize }} messages were gone before StoreExport"
+        " {{ $labels.exported_namespace }}/{{ $labels.name }} could read them",
+        "They are not in the table, and its control rows say where. BrokerSet {{ $labels.broker_set }} keeps"
+        " messages for less time than the export needs.",
+    ),
+    Alert(
         "BrokersetOperatorBehind",
         "warning",
         "brokerset_operator_oldest_mark_seconds > 300",

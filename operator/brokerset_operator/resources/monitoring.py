@@ -26,6 +26,7 @@ from brokerset_operator.resources.ordered_alerts import (
     ORDERED_CLIENT_ALERTS,
     ORDERED_CONTROLLER_ALERTS,
 )
+from brokerset_operator.resources.pop_alerts import POP_ALERTS
 from brokerset_operator.resources.set_facts import NewObject, SetFacts
 
 API_GROUP: Final = "monitoring.coreos.com"
@@ -93,7 +94,7 @@ def groups_of_set(
     both = rf"{name}-([0-9]+|controller)-[0-9]+" if has_controllers else brokers
     parts = [
         ("controllers", controllers, (*CONTROLLER_ALERTS, *ORDERED_CONTROLLER_ALERTS)),
-        ("brokers", brokers, (*BROKER_ALERTS, *MESSAGE_ALERTS, *ORDERED_BROKER_ALERTS)),
+        ("brokers", brokers, (*BROKER_ALERTS, *MESSAGE_ALERTS, *POP_ALERTS, *ORDERED_BROKER_ALERTS)),
         ("dledger", brokers, DLEDGER_ALERTS),
         ("pods", both, SET_ALERTS),
     ]
@@ -127,7 +128,7 @@ def groups_of_all_sets() -> list[dict[str, Any]]:
     """Rule groups about all sets whose samples have the label of `ANY_SET`."""
     parts = (
         ("controllers", (*CONTROLLER_ALERTS, *ORDERED_CONTROLLER_ALERTS)),
-        ("brokers", (*BROKER_ALERTS, *MESSAGE_ALERTS, *ORDERED_BROKER_ALERTS)),
+        ("brokers", (*BROKER_ALERTS, *MESSAGE_ALERTS, *POP_ALERTS, *ORDERED_BROKER_ALERTS)),
         ("dledger", DLEDGER_ALERTS),
         ("pods", SET_ALERTS),
     )

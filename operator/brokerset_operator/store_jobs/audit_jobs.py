@@ -10,7 +10,7 @@ from brokerset_operator.model import names
 from brokerset_operator.plan.objects import part
 from brokerset_operator.resources.set_facts import NewObject
 from brokerset_operator.store_jobs import labels
-from brokerset_operator.store_jobs.audit_work import Asked, Run, Share, read_request
+from brokerset_operator.store_jobs.audit_work import Asked, AuditRun, Share, read_request
 from brokerset_operator.store_jobs.job_objects import STATUS_FILE, engine_options
 from brokerset_operator.store_jobs.job_parts import JobFacts, Mounted
 from brokerset_operator.store_jobs.observed import ObservedAudit
@@ -69,7 +69,7 @@ def map_name(audit: str, share: Share) -> str:
     return f"{audit}-map-{share.index}-{share.ordinal}"
 
 
-def map_job(observed: ObservedAudit, run: Run, share: Share, *, shared_volume: bool) -> JobFacts:
+def map_job(observed: ObservedAudit, run: AuditRun, share: Share, *, shared_volume: bool) -> JobFacts:
     """The Job that reads one replica; `shared_volume`: the volume of reports is there on every node."""
     audit = _manifest(observed)
     spec = audit.spec
@@ -97,7 +97,7 @@ def map_job(observed: ObservedAudit, run: Run, share: Share, *, shared_volume: b
     )
 
 
-def query_job(observed: ObservedAudit, run: Run, share: Share, asked: Asked) -> JobFacts:
+def query_job(observed: ObservedAudit, run: AuditRun, share: Share, asked: Asked) -> JobFacts:
     """The Job that asks a replica what differs; it reads little, and needs no Spark."""
     audit = _manifest(observed)
     spec = audit.spec
@@ -122,7 +122,7 @@ def store_url(share: Share) -> str:
     return f"{STORES_MOUNT}/{share.pod}/{STORE_FOLDER}"
 
 
-def queries(run: Run, summaries: Iterable[Summary]) -> tuple[Asked, ...]:
+def queries(run: AuditRun, summaries: Iterable[Summary]) -> tuple[Asked, ...]:
     """The next round of queries; none when the comparisons want nothing, or would only ask the same again."""
     number = run.round + 1
     if number > ROUNDS_MAX:
@@ -141,7 +141,7 @@ def queries(run: Run, summaries: Iterable[Summary]) -> tuple[Asked, ...]:
     return tuple(found)
 
 
-def map_object(observed: ObservedAudit, run: Run, share: Share, text: str) -> NewObject:
+def map_object(observed: ObservedAudit, run: AuditRun, share: Share, text: str) -> NewObject:
     """The ConfigMap that keeps what the Job of a replica said, and the controllers of its group."""
     views = observed.audited.views if observed.audited is not None else {}
     data = {MAP_KEY: text}
@@ -152,7 +152,7 @@ def map_object(observed: ObservedAudit, run: Run, share: Share, text: str) -> Ne
     return _kept(observed, run, share, name, labels.MAP, data, has_view)
 
 
-def query_object(observed: ObservedAudit, run: Run, share: Share, number: int, text: str) -> NewObject:
+def query_object(observed: ObservedAudit, run: AuditRun, share: Share, number: int, text: str) -> NewObject:
     """The ConfigMap that keeps what a replica has answered."""
     name = query_object_name(_manifest(observed).metadata.name, share, number)
     return _kept(observed, run, share, name, labels.query_step(number), {QUERY_KEY: text}, {})
@@ -160,7 +160,7 @@ def query_object(observed: ObservedAudit, run: Run, share: Share, number: int, t
 
 def _kept(
     observed: ObservedAudit,
-    run: Run,
+    run: AuditRun,
     share: Share,
     name: str,
     step: str,
@@ -182,7 +182,7 @@ def _kept(
     }
 
 
-def reduce_job(observed: ObservedAudit, run: Run, read: Sequence[Share], report: str | None) -> JobFacts:
+def reduce_job(observed: ObservedAudit, run: AuditRun, read: Sequence[Share], report: str | None) -> JobFacts:
     """The Job that compares the maps of a group's replicas that were read; `report` as `report_name` says."""
     index = read[0].index
     answers = run.answered(index)
@@ -251,7 +251,7 @@ def _has_view(observed: ObservedAudit, share: Share) -> bool:
     return bool(part(part(found, "metadata"), "annotations").get(HAS_VIEW) == "true")
 
 
-def _facts(observed: ObservedAudit, run: Run, **more: Any) -> JobFacts:
+def _facts(observed: ObservedAudit, run: AuditRun, **more: Any) -> JobFacts:
     audit = _manifest(observed)
     left = int(run.started + audit.spec.limits.deadline_seconds - observed.now)
     step = more["step"]

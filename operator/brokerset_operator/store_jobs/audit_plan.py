@@ -1,8 +1,4 @@
-"""What to do about a StoreAudit now: `plan_audit` decides from what is observed what is safe.
-
-A run is written into the status one reconcile before its first Job is made, so that a second operator, or
-the same one after a crash, goes on with it and does not begin another. Its Jobs are named after its number.
-"""
+"""What to do about a StoreAudit now: `plan_audit` decides from what is observed what is safe; see `runs`."""
 
 from __future__ import annotations
 
@@ -12,7 +8,6 @@ from typing import Final
 
 from brokerset_operator.model.actions import ApplyObject, EmitEvent
 from brokerset_operator.plan.conditions import Verdict
-from brokerset_operator.plan.objects import time_text
 from brokerset_operator.resources.set_facts import NewObject
 from brokerset_operator.store_jobs import labels, reasons
 from brokerset_operator.store_jobs.audit_jobs import (
@@ -29,35 +24,25 @@ from brokerset_operator.store_jobs.audit_jobs import (
     reduce_job_name,
     report_name,
 )
-from brokerset_operator.store_jobs.audit_status import AuditStatus, Ending, begin_status
-from brokerset_operator.store_jobs.audit_work import Run, Share, Work, read_work
+from brokerset_operator.store_jobs.audit_status import AuditStatus, begin_status
+from brokerset_operator.store_jobs.audit_work import AuditRun, Share, Work
 from brokerset_operator.store_jobs.job_parts import JobFacts
 from brokerset_operator.store_jobs.observed import ObservedAudit, Replica
-from brokerset_operator.store_jobs.outcomes import Summary, has_ended, merged, read_summary
-from brokerset_operator.store_jobs.schedule import Reason, Schedule, Timetable, read_schedule
+from brokerset_operator.store_jobs.outcomes import Summary, merged, read_summary
+from brokerset_operator.store_jobs.run_status import Ending
+from brokerset_operator.store_jobs.runs import GIVEN_UP_SECONDS, RunDecision, set_missing, timetable_of
+from brokerset_operator.store_jobs.schedule import Reason, Run, Schedule, read_memory, read_schedule
 from brokerset_operator.store_jobs.sequence import (
     BUSY_SECONDS,
     IDLE_SECONDS,
     SOON_SECONDS,
-    Action,
     JobPlan,
-    deletion,
     invalid,
     made,
     why_no_jobs,
 )
 from brokerset_spec.problems import Problem
 from brokerset_spec.store_audit_manifest import StoreAudit
-
-WAIT_SECONDS: Final = 30.0
-
-LATE_SECONDS: Final = 30.0
-"""So long a run whose time is over waits for its Jobs, whose time is over as well, to end with their logs."""
-
-LATE_REQUEUE_SECONDS: Final = 2.0
-
-GIVEN_UP_SECONDS: Final = 600.0
-"""So long a run waits for a broker's pod that does not run, or for a Job that does not start."""
 
 DAY_SECONDS: Final = 86_400
 
@@ -99,50 +84,30 @@ def combined(own: Verdict | None, others: Mapping[str, Verdict]) -> Verdict | No
 
 def _refused(observed: ObservedAudit, status: AuditStatus, message: str) -> AuditPlan:
     status.ready = ("False", reasons.INVALID_SPEC, message)
-    work = read_work(observed.status)
+    work = read_memory(Work, observed.status)
     return AuditPlan((), status.written(work), IDLE_SECONDS, combined(status.passed, observed.others))
 
 
-class _Decision:
+class _Decision(RunDecision[Work, AuditStatus]):
     """One decision on a valid manifest."""
 
     def __init__(
         self, observed: ObservedAudit, audit: StoreAudit, schedule: Schedule | None, status: AuditStatus
     ) -> None:
+        spec = audit.spec
+        one = spec.concurrency_policy == "Forbid"
+        timetable = timetable_of(observed, spec, schedule, labels.AUDIT_NOW, one=one)
+        work = read_memory(Work, observed.status)
+        super().__init__(observed, spec, spec.limits, timetable, status, work, annotation=labels.AUDIT_NOW)
         self.observed = observed
         self.audit = audit
         self.name = audit.metadata.name
-        self.timetable = Timetable(
-            schedule=schedule,
-            suspended=audit.spec.suspend,
-            one_at_a_time=audit.spec.concurrency_policy == "Forbid",
-            request=observed.meta.annotations.get(labels.AUDIT_NOW),
-            created=observed.created,
-            now=observed.now,
-        )
-        self.status = status
-        self.work: Work = read_work(observed.status)
-        self.actions: list[Action] = []
-        self.again_seconds = IDLE_SECONDS
-        self.began = False
         self.waits_for: dict[str, str] = {}
         """By pod of a broker: why the Job that reads its volume does not go on."""
 
     def decide(self) -> AuditPlan:
         """Decide everything."""
-        self.work = self.timetable.noted(self.work).at(set_name=self.audit.spec.broker_set_ref.name)
-        problem = self._problem()
-        self.work, wanted = self.timetable.due(self.work, running=self.work.run is not None)
-        if wanted is not None:
-            if problem is None:
-                self._begin(*wanted)
-            else:
-                self._again(WAIT_SECONDS)
-        if self.work.run is not None and not self.began:
-            self._go_on(self.work.run, problem)
-        self._clear_away()
-        self.status.ready = self._ready(problem)
-        self._tell_times()
+        self.settle()
         status = self.status.written(self.work)
         return AuditPlan(
             (*self.actions, *self.status.events()),
@@ -154,16 +119,17 @@ class _Decision:
 
     # -- beginning ----------------------------------------------------------------------------------------
 
-    def _begin(self, reason: Reason, due: int) -> None:
+    def begin(self, reason: Reason, due: int) -> bool:
+        """Begin a run with the replicas that there are."""
         if self.work.run is not None:
             if reason == "Request" and self.timetable.one_at_a_time:
-                self._again(BUSY_SECONDS)  # after the one that is on
-                return
-            self._end(self.work.run, Ending(reasons.REPLACED, "a newer run took its place"))
+                self.again(BUSY_SECONDS)  # after the one that is on
+                return False
+            self.end(self.work.run, Ending(reasons.REPLACED, "a newer run took its place"))
         audited = self.observed.audited
         assert audited is not None, "a problem otherwise"
         work = self.timetable.started(self.work, reason, due)
-        run = Run(
+        run = AuditRun(
             number=work.number,
             reason=reason,
             full=self._full_is_due(),
@@ -173,8 +139,8 @@ class _Decision:
         self.work = work.at(run=run)
         if reason == "Schedule":
             self.status.scheduled(float(due))
-        self.began = True
-        self._again(SOON_SECONDS)
+        self.again(SOON_SECONDS)
+        return True
 
     def _full_is_due(self) -> bool:
         days, last = self.audit.spec.full_every_days, self.status.last_full
@@ -182,48 +148,37 @@ class _Decision:
 
     # -- a run that is on ---------------------------------------------------------------------------------
 
-    def _go_on(self, run: Run, problem: Verdict | None) -> None:
-        deadline = run.started + self.audit.spec.limits.deadline_seconds
-        if self.observed.now >= deadline:
-            self._late(run, deadline)
-            return
-        if problem is not None and problem[1] in (reasons.SET_MISSING, reasons.NO_IMAGE):
-            self._end(run, Ending(reasons.FAILED, problem[2]))
-            return
-        self._again(min(BUSY_SECONDS, deadline - self.observed.now + 1))
+    def go_on(self, run: Run) -> None:
+        """Carry the step of a run on that it is at."""
+        assert isinstance(run, AuditRun), "an audit has begun it"
         if run.step == "map":
             run = self._map(run)
             self.work = self.work.at(run=run)
             if all(share.failed is not None or self._is_read(run, share) for share in run.shares):
                 if all(share.failed is not None for share in run.shares):
                     said = "; ".join(f"{share.pod}: {share.failed}" for share in run.shares)
-                    self._end(run, Ending(reasons.FAILED, f"no replica could be read: {said}"))
+                    self.end(run, Ending(reasons.FAILED, f"no replica could be read: {said}"))
                     return
                 # Written down first, as every step; the Job is made in the next reconcile.
                 self.work = self.work.at(run=replace(run, step="reduce"))
-                self._again(SOON_SECONDS)
+                self.again(SOON_SECONDS)
         elif run.step == "look":
             self.work = self.work.at(run=self._continue_queries(run))
         else:
             self._reduce(run)
 
-    def _late(self, run: Run, deadline: float) -> None:
-        """End a run whose time is over as soon as its Jobs have: what is ended from outside loses its log."""
-        own = [job for job in self.observed.jobs.values() if labels.run_of(job) == run.number]
-        if self.observed.now < deadline + LATE_SECONDS and not all(map(has_ended, own)):
-            self._again(LATE_REQUEUE_SECONDS)
-            return
-        said = f"it took longer than limits.deadlineSeconds, {self.audit.spec.limits.deadline_seconds} s"
+    def why_late(self, run: Run) -> str:
+        """What kept the replicas that were not read."""
+        assert isinstance(run, AuditRun), "an audit has begun it"
         whys = {share.pod: share.failed or share.noted or self._why_late(share, run) for share in run.shares}
-        reasons_of_pods = "; ".join(f"{pod}: {why}" for pod, why in whys.items() if why)
-        self._end(run, Ending(reasons.FAILED, f"{said}: {reasons_of_pods}" if reasons_of_pods else said))
+        return "; ".join(f"{pod}: {why}" for pod, why in whys.items() if why)
 
-    def _why_late(self, share: Share, run: Run) -> str:
+    def _why_late(self, share: Share, run: AuditRun) -> str:
         if self._is_read(run, share):
             return ""
         return self.observed.outcome(map_job_name(self.name, run.number, share)).message
 
-    def _map(self, run: Run) -> Run:
+    def _map(self, run: AuditRun) -> AuditRun:
         shares = []
         for share in run.shares:
             if share.failed is None and not self._is_read(run, share):
@@ -233,7 +188,7 @@ class _Decision:
             shares.append(share)
         return replace(run, shares=tuple(shares))
 
-    def _map_one(self, run: Run, share: Share) -> str | None:
+    def _map_one(self, run: AuditRun, share: Share) -> str | None:
         """Get one replica on; returns why it cannot be read."""
         facts = map_job(self.observed, run, share, shared_volume=self.observed.report_is_shared)
         waits = self.observed.now - run.started >= GIVEN_UP_SECONDS
@@ -252,7 +207,7 @@ class _Decision:
                 if len(found.encode()) > MAP_BYTES_MAX:
                     return f"its result has more than {MAP_BYTES_MAX} bytes, which no ConfigMap takes"
                 self.actions.append(ApplyObject(kept(found)))
-                self._again(SOON_SECONDS)
+                self.again(SOON_SECONDS)
             case "failed":
                 return outcome.message or "its Job failed"
             case "missing":
@@ -269,7 +224,7 @@ class _Decision:
                     self.waits_for[share.pod] = outcome.message
         return None
 
-    def _continue_queries(self, run: Run) -> Run:
+    def _continue_queries(self, run: AuditRun) -> AuditRun:
         """Carry a round of queries on; what nobody answers is left out, and the stretch is told."""
         by_pod = {share.pod: share for share in run.shares}
         waits = self.observed.now - run.asked_at >= GIVEN_UP_SECONDS
@@ -287,13 +242,13 @@ class _Decision:
             asked.append(each)
         if open_:
             return replace(run, asked=tuple(asked))
-        self._again(SOON_SECONDS)
+        self.again(SOON_SECONDS)
         return replace(run, asked=tuple(asked), step="reduce")
 
-    def _keeping(self, run: Run, share: Share, number: int) -> Callable[[str], NewObject]:
+    def _keeping(self, run: AuditRun, share: Share, number: int) -> Callable[[str], NewObject]:
         return lambda text: query_object(self.observed, run, share, number, text)
 
-    def _reduce(self, run: Run) -> None:
+    def _reduce(self, run: AuditRun) -> None:
         """Compare group by group; the run ends when all were compared, or one cannot be."""
         report = report_name(self.audit, self.work.runs)
         read: dict[int, list[Share]] = {}
@@ -304,7 +259,7 @@ class _Decision:
         for index, shares in read.items():
             found = self._reduce_group(run, index, shares, report)
             if isinstance(found, str):
-                self._end(run, Ending(reasons.FAILED, found))
+                self.end(run, Ending(reasons.FAILED, found))
                 return
             if found is not None:
                 summaries[index] = found
@@ -315,13 +270,13 @@ class _Decision:
             # Written down first, as every step.
             run = replace(run, step="look", asked=(*run.asked, *asked), asked_at=self.observed.now)
             self.work = self.work.at(run=run)
-            self._again(SOON_SECONDS)
+            self.again(SOON_SECONDS)
             return
         silent = "; ".join(f"{each.pod} did not answer: {each.failed}" for each in run.asked if each.failed)
-        self._end(run, Ending(reasons.PASSED, silent, merged(summaries.values()), report))
+        self.end(run, Ending(reasons.PASSED, silent, merged(summaries.values()), report))
 
     def _reduce_group(
-        self, run: Run, index: int, shares: list[Share], report: str | None
+        self, run: AuditRun, index: int, shares: list[Share], report: str | None
     ) -> Summary | str | None:
         """What the comparison of a group gave, why there is none, or None while it is on."""
         number = max((each.number for each in run.answered(index)), default=0)
@@ -342,39 +297,17 @@ class _Decision:
                     self.status.note(f"{name}: {outcome.message}")
         return None
 
-    def _end(self, run: Run, ending: Ending) -> None:
-        self.status.ended(run, ending)
-        self.work = self.work.at(run=None)
-        self._again(SOON_SECONDS)
-
-    # -- afterwards ---------------------------------------------------------------------------------------
-
-    def _clear_away(self) -> None:
-        """Delete Jobs of runs that are not remembered, and of runs that ended what nobody needs."""
-        kept = self.status.remembered()
-        current = self.work.run.number if self.work.run is not None else None
-        for name, job in sorted(self.observed.jobs.items()):
-            number = labels.run_of(job)
-            step = labels.step_of(job)
-            if number == current:
-                continue
-            failed = self.observed.outcome(name).state == "failed"
-            if number in kept and (step == labels.REDUCE or failed):
-                continue
-            self.actions += deletion(job, "its run is over")
-        for _, each in sorted(self.observed.objects.items()):
-            if labels.run_of(each) != current:
-                self.actions += deletion(each, "its run is over")
+    def is_kept(self, step: str, failed: bool) -> bool:
+        """Those that compare, and those that failed."""
+        return failed or step == labels.REDUCE
 
     # -- reading ------------------------------------------------------------------------------------------
 
-    def _problem(self) -> Verdict | None:
+    def problem(self) -> Verdict | None:
         """Why no run can begin now."""
         audited, spec = self.observed.audited, self.audit.spec
         if audited is None:
-            named, namespace = spec.broker_set_ref.name, self.observed.meta.namespace
-            where = f"there is no BrokerSet {named} in namespace {namespace}"
-            return "False", reasons.SET_MISSING, f"{where}; create it, or correct brokerSetRef"
+            return set_missing(spec.broker_set_ref.name, self.observed.meta.namespace)
         problem = why_no_jobs(self.observed, spec.image, spec.executors, "jobs run")
         if problem is not None:
             return problem
@@ -384,34 +317,16 @@ class _Decision:
             return "False", reasons.NOBODY_REGISTERED, "no broker of these groups is registered yet"
         return None
 
-    def _ready(self, problem: Verdict | None) -> Verdict:
-        if problem is not None:
-            return problem
-        if self.timetable.schedule is None:
-            return "True", reasons.ON_REQUEST, f"runs when the annotation {labels.AUDIT_NOW} has a new value"
-        if self.audit.spec.suspend:
-            return "True", reasons.SUSPENDED, "the schedule rests"
-        return "True", reasons.SCHEDULED, f"runs at {self.audit.spec.schedule}, {self.audit.spec.time_zone}"
-
-    def _tell_times(self) -> None:
-        upcoming = self.timetable.upcoming
-        self.status.next_at = None if upcoming is None else time_text(upcoming)
-        if upcoming is not None:
-            self._again(max(SOON_SECONDS, upcoming - self.observed.now + 0.5))
-
-    def _is_read(self, run: Run, share: Share) -> bool:
+    def _is_read(self, run: AuditRun, share: Share) -> bool:
         return self._is_there(run, map_name(self.name, share))
 
-    def _is_there(self, run: Run, name: str) -> bool:
+    def _is_there(self, run: AuditRun, name: str) -> bool:
         found = self.observed.maps.get(name)
         return found is not None and labels.run_of(found) == run.number
 
     def _replica(self, share: Share) -> Replica | None:
         found = self.observed.audited.replicas if self.observed.audited is not None else ()
         return next((replica for replica in found if replica.pod == share.pod), None)
-
-    def _again(self, seconds: float) -> None:
-        self.again_seconds = min(self.again_seconds, max(SOON_SECONDS, seconds))
 
 
 def _share(replica: Replica) -> Share:

@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
-from brokerset_operator.model.remembered import kept, read, write
-from brokerset_operator.store_jobs.schedule import RunMemory
-
-write_work = write
+from brokerset_operator.model.remembered import kept, read
+from brokerset_operator.store_jobs.schedule import Run, RunMemory
 
 Step = Literal["map", "reduce", "look"]
 
@@ -59,13 +57,10 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class AuditRun(Run):
     """The run that is on."""
 
-    number: int
-    reason: str = field(default="", metadata=kept(always=True))
     full: bool = field(default=False, metadata=kept(always=True))
-    started: float = field(default=0.0, metadata=kept(always=True, whole=True))
     step: Step = field(default="map", metadata=kept(always=True))
     shares: tuple[Share, ...] = field(default=(), metadata=kept(always=True))
     asked: tuple[Asked, ...] = ()
@@ -92,19 +87,7 @@ class Run:
 class Work(RunMemory):
     """All of it."""
 
-    run: Run | None = None
-    set_name: str = field(default="", metadata=kept("set"))
-    """The BrokerSet that is audited; for the metrics, which are made from the status alone."""
-
-    def at(self, **changes: Any) -> Work:
-        """The same with changes."""
-        return replace(self, **changes)
-
-
-def read_work(status: Mapping[str, Any]) -> Work:
-    """Read what an earlier reconcile has written."""
-    found = read(Work, status.get("workflow")) or Work()
-    return found if found.run is None or found.run.number else found.at(run=None)
+    run: AuditRun | None = None
 
 
 def read_request(given: Mapping[str, Any], number: int, pod: str) -> Asked:

@@ -1,4 +1,4 @@
-"""A Job that works on volumes: unprivileged, without a token, with an end."""
+"""A Job of ours: unprivileged, without a token unless it has executors, with an end."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from brokerset_operator.store_jobs.job_parts import (
     labels_of,
     metadata_of,
     next_to,
+    variables_of,
 )
 from brokerset_operator.store_jobs.outcomes import FINDINGS
 from brokerset_operator.store_jobs.pod_failures import CONTAINER
@@ -39,7 +40,7 @@ from brokerset_operator.store_jobs.spark_pods import (
     driver_arguments,
     submit_arguments,
 )
-from brokerset_spec.store_job_parts import Executors, Limits, bytes_of
+from brokerset_spec.store_job_parts import Executors, Limits, RunLimits, bytes_of
 
 TRIES_AGAIN: Final = 1
 """How often a Job begins again after its pod failed; findings are no failure, an eviction is not counted."""
@@ -64,19 +65,19 @@ WORKERS_MAX: Final = 64
 STATUS_FILE: Final = "/dev/termination-log"
 
 
-def workers_of(limits: Limits) -> int:
+def workers_of(limits: RunLimits) -> int:
     """Processes that a job starts: as many as the processors that it may use, or asks for; else one."""
     cpu = limits.resources.limits.get("cpu") or limits.resources.requests.get("cpu") or "1"
     return max(1, min(math.ceil(amount_of(str(cpu))), WORKERS_MAX))
 
 
-def engine_options(engine: str, limits: Limits, executors: Executors) -> list[str]:
+def engine_options(engine: str, limits: RunLimits, executors: Executors) -> list[str]:
     """Options of the command line that say how much a job may take."""
     workers = min(executors.instances * cores_of(executors), WORKERS_MAX) or workers_of(limits)
     found = ["--engine", engine, "--workers", str(workers)]
     if executors.instances:
         found += ["--master", SPARK_MASTER]
-    rate = bytes_of(limits.max_bytes_per_second)
+    rate = bytes_of(limits.max_bytes_per_second) if isinstance(limits, Limits) else None
     return [*found, "--max-bytes-per-second", str(rate)] if rate else found
 
 
@@ -147,6 +148,7 @@ def _container(facts: JobFacts) -> NewObject:
         "image": facts.image,
         "command": ["python", "-m", "brokerset_spark", *facts.command],
         "env": variables,
+        **variables_of(facts),
         "resources": amounts(facts.limits.resources, SPARK_REQUESTS if facts.engine == "spark" else REQUESTS),
         "securityContext": container_security(),
         "terminationMessagePath": STATUS_FILE,

@@ -9,7 +9,7 @@ from typing import Final
 from brokerset_operator.resources.set_facts import NewObject
 from brokerset_operator.store_jobs import labels
 from brokerset_spec.pod_template import PodTemplate
-from brokerset_spec.store_job_parts import Executors, Limits
+from brokerset_spec.store_job_parts import Executors, RunLimits
 
 TMP_SIZE: Final = "2Gi"
 """Most that a job may write to `/tmp`; Spark keeps blocks there that do not fit into memory."""
@@ -33,7 +33,7 @@ class JobFacts:
     """One Job, as its builder wants it."""
 
     kind: str
-    """StoreAudit or StoreMigration."""
+    """StoreAudit, StoreMigration or StoreExport."""
 
     owner: str
     uid: str
@@ -43,7 +43,7 @@ class JobFacts:
     step: str
     image: str
     command: Sequence[str]
-    limits: Limits
+    limits: RunLimits
     deadline_seconds: int
     mounts: Sequence[Mounted] = ()
     next_to_pod: str | None = None
@@ -59,6 +59,8 @@ class JobFacts:
     """Further volumes, which `volume_mounts` mounts."""
 
     volume_mounts: Sequence[NewObject] = ()
+    secrets: Sequence[str] = ()
+    """Secrets whose entries are environment variables of the job and of its executors."""
 
 
 def metadata_of(facts: JobFacts, name: str) -> NewObject:
@@ -74,6 +76,13 @@ def metadata_of(facts: JobFacts, name: str) -> NewObject:
 def labels_of(facts: JobFacts) -> dict[str, str]:
     """Of an object that belongs to the job."""
     return labels.labels(facts.kind, facts.owner, run=facts.run, step=facts.step, **facts.labels)
+
+
+def variables_of(facts: JobFacts) -> NewObject:
+    """`envFrom` of a container; nothing where there are no secrets. What `env` has goes before."""
+    if not facts.secrets:
+        return {}
+    return {"envFrom": [{"secretRef": {"name": name}} for name in facts.secrets]}
 
 
 def next_to(chosen: Mapping[str, str]) -> NewObject:

@@ -1,4 +1,4 @@
-"""Names and labels of what audits and migrations are made of.
+"""Names and labels of what audits, migrations and exports are made of.
 
 None of it carries a set's own label: the operator takes whatever has that for a part of the set.
 """
@@ -13,12 +13,13 @@ from brokerset_spec.manifest import API_VERSION
 
 AUDIT: Final = "StoreAudit"
 MIGRATION: Final = "StoreMigration"
+EXPORT: Final = "StoreExport"
 
 STORE_JOB: Final = f"{names.DOMAIN}/store-job"
 """On every object of a job; its value tells which kind it belongs to."""
 
 OWNER: Final = f"{names.DOMAIN}/job-owner"
-"""Name of the StoreAudit or StoreMigration."""
+"""Name of the object that the job is for."""
 
 RUN: Final = f"{names.DOMAIN}/run"
 STEP: Final = f"{names.DOMAIN}/step"
@@ -27,7 +28,8 @@ AUDITED_POD: Final = f"{names.DOMAIN}/audited-pod"
 """The broker's pod whose volume a Job reads; before that pod is moved the Job is ended."""
 
 AUDIT_NOW: Final = f"{names.DOMAIN}/audit-now"
-"""Annotation: run at once, once for each value."""
+EXPORT_NOW: Final = f"{names.DOMAIN}/export-now"
+"""Annotations: run at once, once for each value."""
 
 MAP: Final = "map"
 REDUCE: Final = "reduce"
@@ -37,8 +39,9 @@ the round of queries follows."""
 
 MIGRATE: Final = "migrate"
 VERIFY: Final = "verify"
+LAKE: Final = "lake"
 
-KIND_WORDS: Final[Mapping[str, str]] = {AUDIT: "audit", MIGRATION: "migration"}
+KIND_WORDS: Final[Mapping[str, str]] = {AUDIT: "audit", MIGRATION: "migration", EXPORT: "export"}
 """Values of the label `STORE_JOB`."""
 
 

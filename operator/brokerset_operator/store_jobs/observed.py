@@ -1,4 +1,4 @@
-"""What the operator sees of one StoreAudit or StoreMigration in one reconcile; values only."""
+"""What the operator sees of one object that becomes Jobs in one reconcile; values only."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from brokerset_operator.store_jobs.outcomes import Outcome, outcome_of, pods_of
 from brokerset_spec.pod_template import PodTemplate
 from brokerset_spec.problems import Problem
 from brokerset_spec.store_audit_manifest import StoreAudit
+from brokerset_spec.store_export_manifest import StoreExport
 from brokerset_spec.store_migration_manifest import StoreMigration
 
 
@@ -57,6 +58,17 @@ class ObservedJobs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedRuns(ObservedJobs):
+    """What is seen of every kind that has runs."""
+
+    manifest: StoreAudit | StoreExport | None
+    """None when it is invalid."""
+
+    created: float
+    """When the object was made, in seconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
     """A broker whose volume can be read."""
 
@@ -97,14 +109,11 @@ class AuditedSet:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ObservedAudit(ObservedJobs):
+class ObservedAudit(ObservedRuns):
     """A StoreAudit."""
 
     manifest: StoreAudit | None
     """None when it is invalid."""
-
-    created: float
-    """When the StoreAudit was made, in seconds since 1970."""
 
     audited: AuditedSet | None = None
     """None when there is no such set."""
@@ -117,6 +126,35 @@ class ObservedAudit(ObservedJobs):
 
     others: Mapping[str, Verdict] = field(default_factory=dict)
     """What other StoreAudits of the same set say of it, by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedSet:
+    """The BrokerSet that is exported."""
+
+    name: str
+    name_servers: str
+    """Address of its name servers, as `host:port`."""
+
+    problem: tuple[str, str] | None = None
+    """Why it cannot be exported now: in one word, and what to do."""
+
+    placement: PodTemplate = field(default_factory=PodTemplate)
+    """Where its own pods may run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedExport(ObservedRuns):
+    """A StoreExport."""
+
+    manifest: StoreExport | None
+    """None when it is invalid."""
+
+    exported: ExportedSet | None = None
+    """None when there is no such set."""
+
+    taken_by: str | None = None
+    """Name of another StoreExport whose table the target is; see `export_targets`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from brokerset_operator.model.observed import Object
@@ -28,6 +28,9 @@ REQUESTS_MAX: Final = 16
 """Replicas of which a comparison may want to know more."""
 
 CODES_MAX: Final = 64
+
+EXPORTED: Final = "export."
+"""Counters of an export begin so (`brokerset_spark.jobs.report`)."""
 
 EVENT_CHARACTERS_MAX: Final = 900
 """Longest text of an Event."""
@@ -99,6 +102,9 @@ class Summary:
     further: tuple[Mapping[str, Any], ...] = ()
     """What a comparison wants to know of replicas to say more."""
 
+    exported: Mapping[str, int] = field(default_factory=dict)
+    """What an export has done: `rows`, `bytes`, `files`, `lag`, `gaps`."""
+
 
 def read_summary(said: str) -> Summary | None:
     """Read what a job said at its end; None for what is no summary."""
@@ -127,6 +133,11 @@ def read_summary(said: str) -> Summary | None:
         errors,
         _number(found.get("bytesRead")),
         tuple(items(found, "further")[:REQUESTS_MAX]),
+        {
+            name.removeprefix(EXPORTED): _number(value)
+            for name, value in sorted(counters.items())
+            if name.startswith(EXPORTED)
+        },
     )
 
 

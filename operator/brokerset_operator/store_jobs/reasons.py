@@ -1,4 +1,4 @@
-"""Conditions of StoreAudits and StoreMigrations, their reasons, and how runs end; people rely on them."""
+"""Conditions of the kinds that become Jobs, their reasons, and how runs end; people rely on them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ READY: Final = reasons.READY
 AUDIT_PASSED: Final = reasons.AUDIT_PASSED
 """On a StoreAudit and on its BrokerSet."""
 
-# -- Ready of a StoreAudit ---------------------------------------------------------------------------------
+EXPORTING: Final = "Exporting"
+EXPORTED: Final = "Exported"
+"""On a StoreExport."""
+
+# -- Ready of a StoreAudit and of a StoreExport ------------------------------------------------------------
 
 SCHEDULED: Final = "Scheduled"
 ON_REQUEST: Final = "OnRequest"
@@ -24,6 +28,8 @@ CONTROLLERS_SILENT: Final = "ControllersSilent"
 NOBODY_REGISTERED: Final = "NobodyRegistered"
 NO_IMAGE: Final = "NoImage"
 EXECUTORS_FORBIDDEN: Final = "ExecutorsForbidden"
+TARGET_TAKEN: Final = "TargetTaken"
+"""Also of a StoreMigration."""
 
 # -- AuditPassed -------------------------------------------------------------------------------------------
 
@@ -32,6 +38,13 @@ ERRORS_FOUND: Final = "ErrorsFound"
 NOT_RUN: Final = "NotRun"
 RUN_FAILED: Final = "RunFailed"
 INCOMPLETE: Final = "Incomplete"
+
+# -- Exporting, Exported: besides NotRun, ErrorsFound, RunFailed --------------------------------------------
+
+RUNNING: Final = "Running"
+IDLE: Final = "Idle"
+UP_TO_DATE: Final = "UpToDate"
+GAPS_FOUND: Final = "GapsFound"
 
 # -- how a run ended ---------------------------------------------------------------------------------------
 
@@ -44,7 +57,6 @@ REPLACED: Final = "Replaced"
 
 SOURCE_MISSING: Final = "SourceMissing"
 IN_USE: Final = "VolumeInUse"
-TARGET_TAKEN: Final = "TargetTaken"
 STARTING: Final = "Starting"
 MIGRATING: Final = "Migrating"
 VERIFYING: Final = "Verifying"

@@ -1,16 +1,17 @@
-"""When a run is due, from a cron expression in a time zone."""
+"""When a run is due, from a cron expression in a time zone; what is remembered of runs."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import islice, pairwise
-from typing import Final, Literal, TypeVar
+from typing import Any, Final, Literal, Self, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 
-from brokerset_operator.model.remembered import kept
+from brokerset_operator.model.remembered import kept, read
 from brokerset_spec.problems import Problem
 
 RUNS_EXAMINED: Final = 32
@@ -46,6 +47,15 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A run that is on."""
+
+    number: int
+    reason: str = field(default="", metadata=kept(always=True))
+    started: float = field(default=0.0, metadata=kept(always=True, whole=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunMemory:
     """What is remembered of an object that has runs."""
 
@@ -69,6 +79,16 @@ class RunMemory:
 
     period: int = 0
     """Seconds between two runs of the schedule, the longest of the next ones; 0 without one."""
+
+    run: Run | None = None
+    """The run that is on."""
+
+    set_name: str = field(default="", metadata=kept("set"))
+    """The BrokerSet that it is about; for the metrics, which are made from the status alone."""
+
+    def at(self, **changes: Any) -> Self:
+        """The same with changes."""
+        return replace(self, **changes)
 
 
 Memory = TypeVar("Memory", bound=RunMemory)
@@ -130,6 +150,12 @@ class Timetable:
         if self.schedule is None or self.suspended:
             return None
         return self.schedule.next_after(self.now)
+
+
+def read_memory(kind: type[Memory], status: Mapping[str, Any]) -> Memory:
+    """Read what an earlier reconcile has written."""
+    found = read(kind, status.get("workflow")) or kind()
+    return found if found.run is None or found.run.number else found.at(run=None)
 
 
 def read_schedule(text: str | None, zone: str) -> Schedule | Problem | None:

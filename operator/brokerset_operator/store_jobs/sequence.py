@@ -34,6 +34,9 @@ BUSY_SECONDS: Final = 15.0
 WAIT_SECONDS: Final = 10.0
 IDLE_SECONDS: Final = 3600.0
 
+OVER: Final = (LATE, "DeadlineExceeded")
+"""How it begins what a pod, or a Job without one, says when its time is over."""
+
 PENDING: Final = "Pending"
 SUCCEEDED: Final = "Succeeded"
 FAILED: Final = "Failed"
@@ -176,7 +179,7 @@ def _decide(kind: Sequence[Observed], observed: Observed, phase: str) -> _Next:
     step = kind.steps[number]
     facts = step.job(observed)
     outcome = observed.outcome(facts.name)
-    said = outcome.message if outcome.state == "done" else _with_noted(observed, outcome.message)
+    said = outcome.message if outcome.state == "done" else with_noted(observed, outcome.message)
     match outcome.state:
         case "missing":
             needed = tuple(ApplyObject(each) for each in step.needs(observed))
@@ -201,16 +204,21 @@ def _failed(step: Step[Any], said: str, summary: Summary | None = None) -> _Next
     return _Next(FAILED, ("False", step.failed, said), (), IDLE_SECONDS, summary)
 
 
-def _with_noted(observed: ObservedJobs, said: str) -> str:
-    """What the Job says, with what it waited for when its time is over.
+def with_noted(observed: ObservedJobs, said: str, *, kind: str = reasons.READY) -> str:
+    """What the Job says, with what it waited for when its time is over, as the condition says.
 
     Executors, the cause perhaps, go before their driver; a second try in the last seconds has nothing to add.
     """
-    _, _, noted = str(find(observed.status, reasons.READY).get("message") or "").partition("; ")
+    noted = noted_in(observed, kind)
     gone = noted.startswith(EXECUTOR) and not any(map(is_executor, observed.pods.values()))
-    if noted.startswith(LATE) or (gone and not said):
+    if noted.startswith(OVER) or (gone and not said):
         return noted
-    return f"{said}; before, {noted}" if said.startswith(LATE) and noted else said
+    return f"{said}; before, {noted}" if said.startswith(OVER) and noted else said
+
+
+def noted_in(observed: ObservedJobs, kind: str) -> str:
+    """What a condition says that a Job waited for when it was reconciled last; empty for nothing."""
+    return str(find(observed.status, kind).get("message") or "").partition("; ")[2]
 
 
 def _events(kind: Sequence[Observed], found: _Next, before: object) -> list[EmitEvent]:

@@ -22,8 +22,9 @@ from brokerset_operator.store_jobs.job_parts import (
     labels_of,
     metadata_of,
     next_to,
+    variables_of,
 )
-from brokerset_spec.store_job_parts import Executors, Limits
+from brokerset_spec.store_job_parts import Executors, RunLimits
 
 SPARK_MASTER: Final = "k8s://https://kubernetes.default.svc"
 DRIVER_PORT: Final = 7078
@@ -125,7 +126,7 @@ def submit_arguments(facts: JobFacts) -> str:
     return " ".join([*given, *driver_arguments(facts.limits), "pyspark-shell"])
 
 
-def driver_arguments(limits: Limits) -> list[str]:
+def driver_arguments(limits: RunLimits) -> list[str]:
     """How large Java's heap is in the pod of the job itself; nothing where the pod has no limit."""
     memory = limits.resources.limits.get("memory")
     return [] if memory is None else [f"--conf spark.driver.memory={_shares(str(memory))[0]}m"]
@@ -166,6 +167,7 @@ def _executor_template(facts: JobFacts) -> str:
             {
                 "name": EXECUTOR_CONTAINER,
                 "env": [{"name": "HOME", "value": "/tmp"}],
+                **variables_of(facts),
                 "securityContext": container_security(),
                 "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
             }

@@ -24,7 +24,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import IO, Any, Final, NoReturn, TypeVar
 
@@ -34,6 +34,7 @@ from brokerset_runtime.files import write_atomically
 from brokerset_spark.commands.ending import told_to_end
 from brokerset_spark.jobs.report import EXIT_FAILED, EXIT_NO_INPUT, JobFailed, NoInput, Report
 from brokerset_spark.jobs.running import LocalRunner, Progress, Runner, quiet
+from brokerset_spark.sources.option_values import since_1970
 from brokerset_spark.stores.places import NotServed, local_path
 
 ENGINES: Final = ("processes", "spark")
@@ -84,7 +85,7 @@ class Moment(click.ParamType):  # type: ignore[type-arg]  # click 8.1 has no arg
         if found is None or (found.tzinfo is None and self._needs_zone):
             shown = "2026-11-22T07:00:00Z" if self._needs_zone else "2026-11-22, 2026-11-22T10:00:00Z,"
             self.fail(f"{value!r} is no time; write {shown} or milliseconds since 1970", param, ctx)
-        return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
+        return since_1970(found)
 
 
 class LocalPath(click.Path):
@@ -167,11 +168,27 @@ class JobOptions:
     findings: Path | None
     summary: Path | None
     as_json: bool
+    all_cores: bool = False
+    """Whether nobody said how many workers: on Spark, as many tasks at once as the cluster has cores."""
+
+    @property
+    def tasks_at_once(self) -> int:
+        """For Spark; 0 for what the cluster has. A rate is divided among a number of tasks that must be
+        known."""
+        return 0 if self.all_cores and not self.max_bytes_per_second else self.workers
 
     @property
     def rate(self) -> int:
         """Bytes per second of one worker; 0 for no limit. As many tasks run at once as there are workers."""
         return max(1, self.max_bytes_per_second // self.workers) if self.max_bytes_per_second else 0
+
+    def _check_rate(self) -> None:
+        """UsageError if a rate would be divided by the cores of this machine, though others do the work."""
+        elsewhere = self.master is not None and not self.master.startswith("local")
+        if elsewhere and self.max_bytes_per_second and self.all_cores:
+            raise click.UsageError(
+                "--max-bytes-per-second is divided among the tasks of a cluster: say --workers, too"
+            )
 
     @contextmanager
     def running(self) -> Iterator[tuple[Runner, Progress]]:
@@ -181,8 +198,10 @@ class JobOptions:
                 from brokerset_spark.jobs.running import SparkRunner
                 from brokerset_spark.jobs.session import open_session
 
-                with open_session(workers=self.workers, master=self.master) as spark:
-                    yield SparkRunner(spark, self.workers), progress
+                self._check_rate()
+                limit = self.tasks_at_once
+                with open_session(workers=self.workers, master=self.master, cores_max=limit) as spark:
+                    yield SparkRunner(spark, self.tasks_at_once), progress
             else:
                 runner = LocalRunner(self.workers)
                 try:
@@ -220,6 +239,7 @@ def job_options(function: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(function)
     def command(**given: Any) -> None:
+        given["all_cores"] = not given["workers"]
         given["workers"] = given["workers"] or cores()
         job = JobOptions(**{each.name: given.pop(each.name) for each in fields(JobOptions)})
         try:
@@ -258,7 +278,11 @@ _OPTIONS: Final = (
             "Processes of this machine start at once; Spark needs Java and some seconds, and knows clusters."
         ),
     ),
-    click.option("--workers", type=click.IntRange(1, 1024), help="Tasks at once. [default: processors]"),
+    click.option(
+        "--workers",
+        type=click.IntRange(1, 1024),
+        help="Tasks at once. [default: processors; on Spark those of the cluster]",
+    ),
     click.option("--master", metavar="URL", help="Spark master. [default: this machine]"),
     bytes_option(
         "--max-bytes-per-second",

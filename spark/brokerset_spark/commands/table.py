@@ -16,6 +16,8 @@ JOBS: Final = {
     "migrate": ("brokerset_spark.commands.migrate:migrate", "Copy a store into another layout."),
     "audit": ("brokerset_spark.commands.audit:audit", "Compare the replicas of one broker, byte by byte."),
     "export": ("brokerset_spark.commands.export:export", "Write messages to Parquet files."),
+    "lake": ("brokerset_spark.commands.lake:lake", "Add what is new in topics of brokers to a Delta table."),
+    "archive": ("brokerset_spark.commands.archive:archive", "Copy sealed files to object storage."),
 }
 """Where each job is, and its line in the help. `libs/brokerset_cli/store.py` has the same names."""
 

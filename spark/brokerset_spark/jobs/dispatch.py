@@ -14,7 +14,7 @@ import numpy as np
 
 from brokerset_formats.hashing import index_hash, java_hash
 from brokerset_formats.records import SysFlag
-from brokerset_spark.kernels import KERNELS, Heads, Kernels, Texts
+from brokerset_spark.kernels import KERNELS, Heads, Texts
 from brokerset_spark.kernels.contract import Bools, Bytes, Int32s, Int64s
 
 DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
@@ -48,18 +48,16 @@ def is_dispatched(heads: Heads) -> Bools:
     return found
 
 
-def tags_codes(
-    data: Bytes, heads: Heads, delayed: Int64s, delays: Sequence[int], kernels: Kernels = KERNELS
-) -> tuple[Int64s, Bools]:
+def tags_codes(data: Bytes, heads: Heads, delayed: Int64s, delays: Sequence[int]) -> tuple[Int64s, Bools]:
     """The tags code of each record's unit, and whether it is a time of delivery instead of a hash.
 
     `delayed` are the rows of the records that wait for their delivery.
     """
-    found = kernels.java_hashes(data, kernels.find_property(data, heads, b"TAGS")).astype(np.int64)
+    found = KERNELS.java_hashes(data, KERNELS.find_property(data, heads, b"TAGS")).astype(np.int64)
     is_time = np.zeros(len(found), np.bool_)
     if not len(delayed):
         return found, is_time
-    levels = kernels.find_property(data, heads, b"DELAY")
+    levels = KERNELS.find_property(data, heads, b"DELAY")
     for row in delayed.tolist():
         level = int_property(data, int(levels.starts[row]), int(levels.sizes[row]), digits_max=9)
         if level > 0:
@@ -109,9 +107,7 @@ _KINDS: Final = (
 """Source: `IndexService.buildIndex` of RocketMQ 5.5."""
 
 
-def index_keys(
-    data: Bytes, heads: Heads, names: Sequence[bytes], topics: Int32s | Int64s, kernels: Kernels = KERNELS
-) -> Keys:
+def index_keys(data: Bytes, heads: Heads, names: Sequence[bytes], topics: Int32s | Int64s) -> Keys:
     """UNIQ_KEY, each word of KEYS, and the tags of each record, but for rolled back ones.
 
     `topics` are the numbers of the records' topics in `names`.
@@ -120,13 +116,13 @@ def index_keys(
     rows: list[Int64s] = []
     hashes: list[Int64s] = []
     required: list[Bools] = []
-    found = kernels.find_properties(data, heads, [kind.name for kind in _KINDS])
+    found = KERNELS.find_properties(data, heads, [kind.name for kind in _KINDS])
     for kind, texts in zip(_KINDS, found, strict=True):
         have = np.flatnonzero((texts.starts >= 0) & live)
         plain = _is_plain(data, Texts(texts.starts[have], texts.sizes[have]), kind.words)
         chosen, rest = have[plain], have[~plain]
         prefixes = np.array([_prefix(name, kind.between) for name in names], np.uint32)
-        tails = kernels.java_hashes(data, Texts(texts.starts[chosen], texts.sizes[chosen]))
+        tails = KERNELS.java_hashes(data, Texts(texts.starts[chosen], texts.sizes[chosen]))
         # hash(a + b) = hash(a) * 31 ** len(b) + hash(b)
         whole = prefixes[topics[chosen]] * _POWERS[texts.sizes[chosen]] + tails.view(np.uint32)
         signed = whole.view(np.int32).astype(np.int64)

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from brokerset_spark.jobs.dispatch import topic_text
-from brokerset_spark.jobs.passed_over import report_missing, report_unread
+from brokerset_spark.jobs.passed_over import ReadOn, report_missing, report_unread
 from brokerset_spark.jobs.report import JobFailed, Report
 from brokerset_spark.jobs.running import Progress, Result, Row, Runner, quiet
 from brokerset_spark.jobs.verify.columns import Topics, topic_numbers
 from brokerset_spark.jobs.verify.options import RANGE_BYTES, VerifyOptions
-from brokerset_spark.jobs.verify.plan import Target, find_target
+from brokerset_spark.jobs.verify.plan import ScanRows, Target, find_target
 from brokerset_spark.jobs.verify.scan import range_of
-from brokerset_spark.kernels import chosen
-from brokerset_spark.kernels.contract import Int64s
+from brokerset_spark.kernels import KERNELS
 from brokerset_spark.stores.opening import open_folder
-from brokerset_spark.stores.reading import Outcome, Throttle, damaged_ranges, read_range
+from brokerset_spark.stores.reading import Throttle
 
 DAY_MS: Final = 86_400_000
 SIZE_CLASSES: Final = (256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)
@@ -30,6 +31,10 @@ SIZE_CLASSES: Final = (256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 <
 
 DAYS_MAX: Final = 4_000
 """Days that are reported; a store with damaged times could have any number. The rest is counted as one."""
+
+OTHER_DAYS: Final = -(2**40)
+_PARTS_MAX: Final = 16
+"""Tables of counts that are put together at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +49,6 @@ class InspectOptions:
     rate: int = 0
     drop_cache: bool = False
     range_bytes: int = RANGE_BYTES
-    kernels: str | None = None
 
 
 def size_class(number: int) -> str:
@@ -74,114 +78,77 @@ def time_text(milliseconds: int) -> str:
         return str(milliseconds)
 
 
+_KEYS: Final = ("topic", "queue", "day")
+_SUMS: Final = (
+    ("messages", "sum"),
+    ("bytes", "sum"),
+    ("bodyBytes", "sum"),
+    ("first", "min"),
+    ("last", "max"),
+)
+"""Columns of a table of counts, and how those of several rows become one."""
+
+
+def _grouped(parts: Sequence[pa.Table], keys: Sequence[str] = _KEYS) -> pa.Table:
+    """One row for each group of these tables of counts."""
+    table = pa.concat_tables(parts, promote_options="permissive")
+    found = table.group_by(list(keys), use_threads=False).aggregate(list(_SUMS))
+    found = found.select([*keys, *(f"{name}_{how}" for name, how in _SUMS)])
+    return found.rename_columns([*keys, *(name for name, _ in _SUMS)])
+
+
 def count_range(row: Row) -> Iterator[Result]:
-    """A task: the records that begin in one range, counted by queue and day, and by size class."""
-    folder = open_folder(row["url"])
-    kernels = chosen(row["kernels"])
-    topics = Topics()
-    sums: dict[tuple[int, int, int], NDArray[np.int64]] = {}
+    """A task: the records that begin in one range, as a table of counts, and by size class."""
+    topics, parts = Topics(), list[pa.Table]()
     classes = np.zeros((len(SIZE_CLASSES) + 1, 2), np.int64)
     wanted = replace(range_of(row), exact_bound=row["exact"])
-    read_to, gone = wanted.start, False
-    damaged: list[list[int]] = []
-    try:
-        outcome = Outcome(wanted.start, wanted.start)
-        throttle = Throttle(row["rate"])
-        chunks = read_range(
-            folder, wanted, outcome, resync=True, kernels=kernels, throttle=throttle, drop_cache=row["drop"]
-        )
-        for chunk in chunks:
-            read_to = chunk.end
-            if len(chunk.starts) == 0:
-                continue
-            heads = kernels.heads(chunk.data, chunk.starts)
-            numbers = topic_numbers(chunk.data, heads, topics, kernels)
-            days = heads.store_timestamp // DAY_MS
-            _add_groups(
-                sums, numbers.astype(np.int64), heads.queue_id.astype(np.int64), days, heads, chunk.sizes
-            )
+    with closing(open_folder(row["url"])) as folder:
+        reading = ReadOn(folder, wanted, Throttle(row["rate"]), drop_cache=row["drop"])
+        for chunk in reading.chunks():
+            heads = KERNELS.heads(chunk.data, chunk.starts)
+            values = {
+                "topic": topic_numbers(chunk.data, heads, topics),
+                "queue": heads.queue_id,
+                "day": heads.store_timestamp // DAY_MS,
+                "messages": np.ones(len(chunk.starts), np.int64),
+                "bytes": chunk.sizes,
+                "bodyBytes": heads.body_size,
+                "first": heads.store_timestamp,
+                "last": heads.store_timestamp,
+            }
+            parts.append(_grouped([pa.table(values)]))
+            if len(parts) >= _PARTS_MAX:
+                parts = [_grouped(parts)]
             which = np.searchsorted(np.array(SIZE_CLASSES), heads.body_size, side="right")
             classes[:, 0] += np.bincount(which, minlength=len(classes))
             classes[:, 1] += np.bincount(which, weights=chunk.sizes, minlength=len(classes)).astype(np.int64)
-        damaged = [[begin, end] for begin, end, _ in damaged_ranges(folder, wanted, outcome, kernels)]
-    except FileNotFoundError:
-        gone = True
-    finally:
-        folder.close()
-    for (topic, queue_id, day), found in sums.items():
-        count, size, body, first, last = found.tolist()
-        yield Result(
-            {
-                "kind": "group", "topic": topic_text(topics.names[topic]), "queue": queue_id, "day": day,
-                "count": count, "bytes": size, "body": body, "first": first, "last": last,
-            }
-        )  # fmt: skip
-    yield Result({"kind": "sizes", "classes": classes.tolist()})
-    yield Result(
-        {
-            "kind": "read",
-            "bytes": max(0, min(wanted.end, wanted.bound) - wanted.start),
-            "damaged": damaged,
-            "gone": [read_to, min(wanted.end, wanted.bound)] if gone else None,
-            "path": row["path"],
-        }
-    )
+    data = b""
+    if parts:
+        names = pa.array([topic_text(name) for name in topics.names], pa.string())
+        found = _grouped(parts)
+        found = found.set_column(0, "topic", names.take(found["topic"].combine_chunks()))
+        with pa.BufferOutputStream() as stream:
+            with pa.ipc.new_stream(stream, found.schema) as writer:
+                writer.write_table(found)
+            data = stream.getvalue().to_pybytes()
+    yield Result({"classes": classes.tolist(), **reading.said(row["path"])}, data)
 
 
-def _add_groups(
-    sums: dict[tuple[int, int, int], NDArray[np.int64]],
-    topic: Int64s,
-    queue_id: Int64s,
-    day: Int64s,
-    heads: Any,
-    sizes: NDArray[np.int32],
-) -> None:
-    order = np.lexsort((day, queue_id, topic))
-    keys = np.stack([topic[order], queue_id[order], day[order]])
-    edges = np.flatnonzero((np.diff(keys, axis=1) != 0).any(axis=0)) + 1
-    starts = np.concatenate([[0], edges])
-    counts = np.diff(np.concatenate([starts, [len(order)]]))
-    times = heads.store_timestamp[order]
-    columns = (
-        counts,
-        np.add.reduceat(sizes[order].astype(np.int64), starts),
-        np.add.reduceat(heads.body_size[order].astype(np.int64), starts),
-        np.minimum.reduceat(times, starts),
-        np.maximum.reduceat(times, starts),
-    )
-    for number, start in enumerate(starts.tolist()):
-        key = (int(keys[0, start]), int(keys[1, start]), int(keys[2, start]))
-        new = np.array([column[number] for column in columns], np.int64)
-        old = sums.get(key)
-        if old is None:
-            sums[key] = new
-        else:
-            old[:3] += new[:3]
-            old[3], old[4] = min(old[3], new[3]), max(old[4], new[4])
+def _few_days(table: pa.Table) -> pa.Table:
+    """The same with at most `DAYS_MAX` days: those with the most messages, all others are one."""
+    days = _grouped([table], ["day"])
+    if len(days) <= DAYS_MAX:
+        return table
+    kept = days.sort_by([("messages", "descending")])["day"][: DAYS_MAX - 1]
+    day = pc.if_else(pc.is_in(table["day"], kept), table["day"], OTHER_DAYS)
+    return _grouped([table.set_column(table.schema.get_field_index("day"), "day", day)])
 
 
-@dataclass(slots=True)
-class _Sum:
-    count: int = 0
-    size: int = 0
-    body: int = 0
-    first: int = 2**63 - 1
-    last: int = -(2**63)
-
-    def add(self, row: Row) -> None:
-        self.count += row["count"]
-        self.size += row["bytes"]
-        self.body += row["body"]
-        self.first, self.last = min(self.first, row["first"]), max(self.last, row["last"])
-
-    def row(self) -> dict[str, Any]:
-        return {
-            "messages": self.count,
-            "bytes": self.size,
-            "bodyBytes": self.body,
-            "first": time_text(self.first),
-            "last": time_text(self.last),
-        }
+def _rows(table: pa.Table, *keys: str) -> list[dict[str, Any]]:
+    """Rows of the report."""
+    found: list[dict[str, Any]] = _grouped([table], keys).to_pylist()
+    times = ("first", "last")
+    return [{**each, **{name: time_text(each[name]) for name in times}} for each in found]
 
 
 def inspect(
@@ -205,7 +172,7 @@ def inspect(
             folder,
             VerifyOptions(
                 start=options.start, end=options.end, bound=options.bound, rate=options.rate,
-                drop_cache=options.drop_cache, range_bytes=options.range_bytes, kernels=options.kernels,
+                drop_cache=options.drop_cache, range_bytes=options.range_bytes,
                 queues=False, index=False,
             ),
         )  # fmt: skip
@@ -223,48 +190,44 @@ def inspect(
     return report
 
 
-def _collect(runner: Runner, rows: list[Row], report: Report, target: Target, progress: Progress) -> None:
-    queues: dict[tuple[str, int], _Sum] = {}
-    topics: dict[str, _Sum] = {}
-    days: dict[int, _Sum] = {}
-    whole = _Sum()
+def _collect(runner: Runner, rows: ScanRows, report: Report, target: Target, progress: Progress) -> None:
+    parts: list[pa.Table] = []
     classes = np.zeros((len(SIZE_CLASSES) + 1, 2), np.int64)
-    total = sum(row["end"] - row["start"] for row in rows)
+    total = rows.bytes
     progress("records", 0, total)
     for result in runner.run("brokerset_spark.jobs.inspect:count_range", rows):
-        row = result.row
-        if row["kind"] == "group":
-            queues.setdefault((row["topic"], row["queue"]), _Sum()).add(row)
-            topics.setdefault(row["topic"], _Sum()).add(row)
-            day = row["day"] if row["day"] in days or len(days) < DAYS_MAX else -(2**40)
-            days.setdefault(day, _Sum()).add(row)
-            whole.add(row)
-        elif row["kind"] == "sizes":
-            classes += np.array(row["classes"], np.int64)
-        else:
-            report.bytes_read += row["bytes"]
-            progress("records", report.bytes_read, total)
-            report_unread(row, report, target)
-    report.counters |= {"messages": whole.count, "bytes": whole.size, "bytes.bodies": whole.body}
-    report.counters |= {"topics": len(topics), "queues": len(queues), "ranges": len(rows)}
+        if result.data:
+            parts.append(pa.ipc.open_stream(result.data).read_all())
+        if len(parts) >= _PARTS_MAX:
+            parts = [_few_days(_grouped(parts))]
+        classes += np.array(result.row["classes"], np.int64)
+        report.bytes_read += result.row["bytes"]
+        progress("records", report.bytes_read, total)
+        report_unread(result.row, report, target)
+    counts = dict.fromkeys(("messages", "bytes", "bodyBytes"), 0)
+    topics, queues, days = list[dict[str, Any]](), list[dict[str, Any]](), list[dict[str, Any]]()
+    if parts:
+        table = _few_days(_grouped(parts))
+        counts = {name: pc.sum(table[name]).as_py() for name in counts}
+        topics, queues, days = (_rows(table, *keys) for keys in (["topic"], ["topic", "queue"], ["day"]))
+        first, last = pc.min(table["first"]).as_py(), pc.max(table["last"]).as_py()
+        report.facts |= {"firstTime": time_text(first), "lastTime": time_text(last)}
+    report.counters |= {
+        "messages": counts["messages"], "bytes": counts["bytes"], "bytes.bodies": counts["bodyBytes"],
+        "topics": len(topics), "queues": len(queues), "ranges": len(rows),
+    }  # fmt: skip
     report.facts |= {
-        "topics": [
-            {"topic": name, **found.row()}
-            for name, found in sorted(topics.items(), key=lambda item: (-item[1].size, item[0]))
+        "topics": sorted(topics, key=lambda each: (-each["bytes"], each["topic"])),
+        "queues": sorted(queues, key=lambda each: (each["topic"], each["queue"])),
+        "days": [
+            {**each, "day": day_text(each["day"])} for each in sorted(days, key=lambda each: each["day"])
         ],
-        "queues": [
-            {"topic": topic, "queue": queue_id, **found.row()}
-            for (topic, queue_id), found in sorted(queues.items())
-        ],
-        "days": [{"day": day_text(day), **found.row()} for day, found in sorted(days.items())],
         "sizes": [
             {"size": size_class(number), "messages": count, "bytes": size}
             for number, (count, size) in enumerate(classes.tolist())
             if count
         ],
     }
-    if whole.count:
-        report.facts |= {"firstTime": time_text(whole.first), "lastTime": time_text(whole.last)}
 
 
 def _report_layout(target: Target, report: Report) -> None:

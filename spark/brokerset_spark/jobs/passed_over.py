@@ -1,11 +1,53 @@
-"""What a job that reads on behind damage says about what it could not read."""
+"""Reading on behind damage: tasks that do it, and what a job says about what they could not read."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from brokerset_spark.jobs.report import Finding, Level, Report
 from brokerset_spark.jobs.running import Row
 from brokerset_spark.jobs.verify.plan import Target
-from brokerset_spark.stores.reading import gaps
+from brokerset_spark.stores.folder import StoreFolder
+from brokerset_spark.stores.reading import (
+    Chunk,
+    Outcome,
+    Range,
+    Throttle,
+    damaged_ranges,
+    gaps,
+    read_range,
+)
+
+
+class ReadOn:
+    """One range of a log, read to its end whatever is damaged, or until its file is gone."""
+
+    def __init__(self, folder: StoreFolder, wanted: Range, throttle: Throttle, *, drop_cache: bool) -> None:
+        self._folder, self._wanted, self._throttle, self._drop = folder, wanted, throttle, drop_cache
+        self._limit = min(wanted.end, wanted.bound)
+        self._damaged: list[list[int]] = []
+        self._gone: list[int] | None = None
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Those that have records. OSError as from the folder, but for a file that is gone."""
+        outcome, read_to = Outcome(self._wanted.start, self._wanted.start), self._wanted.start
+        try:
+            for chunk in read_range(
+                self._folder, self._wanted, outcome, resync=True, throttle=self._throttle,
+                drop_cache=self._drop,
+            ):  # fmt: skip
+                read_to = chunk.end
+                if len(chunk.starts):
+                    yield chunk
+            found = damaged_ranges(self._folder, self._wanted, outcome)
+            self._damaged = [[begin, end] for begin, end, _ in found]
+        except FileNotFoundError:
+            self._gone = [read_to, self._limit]
+
+    def said(self, path: str) -> Row:
+        """What `report_unread` takes, once all chunks were."""
+        count = max(0, self._limit - self._wanted.start)
+        return {"bytes": count, "damaged": self._damaged, "gone": self._gone, "path": path}
 
 
 def report_missing(target: Target, report: Report) -> None:

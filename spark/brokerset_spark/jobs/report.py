@@ -19,6 +19,9 @@ FINDINGS_MAX: Final = 1_000
 SUMMARY_BYTES_MAX: Final = 4_096
 """Of the summary for `/dev/termination-log`, which Kubernetes cuts there."""
 
+SUMMED_UP: Final = ("finding", "export.")
+"""Counters of the summary begin so; the operator reads both."""
+
 EXIT_CLEAN: Final = 0
 EXIT_FINDINGS: Final = 1
 EXIT_FAILED: Final = 2
@@ -137,9 +140,10 @@ class Report:
     def summary(self) -> bytes:
         """The same without what does not fit `SUMMARY_BYTES_MAX`: as many findings as there is room for.
 
-        Of the counters it has those of findings: they count what there was no room for, too.
+        Of the counters it has those of findings, which count what there was no room for, too, and those of an
+        export.
         """
-        counters = {name: n for name, n in sorted(self.counters.items()) if name.startswith("finding")}
+        counters = {name: n for name, n in sorted(self.counters.items()) if name.startswith(SUMMED_UP)}
         said: dict[str, Any] = {**self._head(), "counters": counters, "findings": []}
         if self.further:
             said["further"] = self.further

@@ -10,18 +10,21 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import importlib
+import math
 import os
-import queue
+import pickle
 import re
 import select
 import signal
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+import zlib
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -29,21 +32,16 @@ import orjson
 
 from brokerset_spark import termination
 from brokerset_spark.jobs.report import JobFailed, NoInput
+from brokerset_spark.jobs.waiting import Inbox, Place, Shelf
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from pyspark import RDD, SparkContext
     from pyspark.sql import SparkSession
 
 Row = dict[str, Any]
 
-BATCH_RESULTS: Final = 256
-"""Results in one Arrow batch on their way back to the driver."""
-
-LANES_MAX: Final = 256
-"""Tasks that one driver looks after at once on Spark."""
-
-RESULTS_AHEAD: Final = 16
-"""Results that wait until the driver takes them."""
+CANCEL_SECONDS: Final = 1.0
+"""Pause before what still runs is cancelled once more."""
 
 ROWS_AHEAD: Final = 2
 """Rows that wait or are worked on for each worker."""
@@ -55,6 +53,8 @@ class Result:
 
     row: Row
     data: bytes = b""
+    key: str | None = None
+    """Results with one go to the step's reducer, if it has one: those of a key to the same."""
 
 
 Task = Callable[[Row], Iterator[Result]]
@@ -70,15 +70,27 @@ def quiet(label: str, done: int, total: int) -> None:
 class Runner(Protocol):
     """Runs a task for each row; results come in any order."""
 
-    def run(self, task: str, rows: Sequence[Row]) -> Iterator[Result]:
-        """Raises what a task raised, after Spark's own retries."""
+    def run(self, task: str, rows: Sequence[Row], reducer: str = "") -> Iterator[Result]:
+        """Raises what a task raised, after Spark's own retries. `reducer` names a class, too."""
 
 
-def find_task(name: str) -> Task:
-    """The function behind `module:function`."""
+class Reducer(Protocol):
+    """Puts together what tasks found of some keys, and says it when all tasks have ended.
+
+    Rows come in the order of those of the step, so that neighbours can be put together at once.
+    """
+
+    def take(self, row: Row) -> None:
+        """The row of a result with a key."""
+
+    def finish(self) -> Iterable[Result]:
+        """What all of them mean."""
+
+
+def find_task(name: str) -> Any:
+    """The function or class behind `module:name`."""
     module, _, function = name.partition(":")
-    found: Task = getattr(importlib.import_module(module), function)
-    return found
+    return getattr(importlib.import_module(module), function)
 
 
 def _in_process(task: str, row: Row) -> list[Result]:
@@ -117,30 +129,55 @@ class LocalRunner:
         self._workers = workers
         self._pool: ProcessPoolExecutor | None = None
 
-    def run(self, task: str, rows: Sequence[Row]) -> Iterator[Result]:
+    def run(self, task: str, rows: Sequence[Row], reducer: str = "") -> Iterator[Result]:
         """See `Runner`. JobFailed if a worker is killed, most likely for want of memory."""
+        if not reducer:
+            with closing(self._results(task, rows)) as found:
+                for _, results in found:
+                    yield from results
+            return
+        fold: Reducer = find_task(reducer)()
+        with closing(self._results(task, rows)) as found, closing(Shelf()) as shelf:
+            early, following = dict[int, Place](), 0
+            for number, results in found:
+                keyed = list[Row]()
+                for result in results:
+                    if result.key is None:
+                        yield result
+                    else:
+                        keyed.append(result.row)
+                early[number] = shelf.put(keyed)
+                while following in early:
+                    for row in shelf.take(early.pop(following)):
+                        fold.take(row)
+                    following += 1
+        yield from fold.finish()
+
+    def _results(self, task: str, rows: Sequence[Row]) -> Generator[tuple[int, Iterable[Result]]]:
+        """Numbers of rows, and what their tasks say."""
         if self._workers <= 1 or len(rows) <= 1:
             function = find_task(task)
-            for row in rows:
-                yield from function(row)
+            for number, row in enumerate(rows):
+                yield number, function(row)
             return
         if self._pool is None:
             context = get_context("forkserver")
             self._pool = ProcessPoolExecutor(
                 self._workers, mp_context=context, initializer=_start_worker, initargs=(os.getpid(),)
             )
-        waiting: set[Future[list[Result]]] = set()
-        left = iter(rows)
+        waiting: dict[Future[list[Result]], int] = {}
+        left = enumerate(rows)
         try:
             # No more is asked for than can soon be taken: results of a whole store would not fit the memory.
-            for row in islice(left, self._workers * ROWS_AHEAD):
-                waiting.add(self._pool.submit(_in_process, task, row))
+            for number, row in islice(left, self._workers * ROWS_AHEAD):
+                waiting[self._pool.submit(_in_process, task, row)] = number
             while waiting:
-                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-                for row in islice(left, len(done)):
-                    waiting.add(self._pool.submit(_in_process, task, row))
-                for each in done:
-                    yield from each.result()
+                done, _ = wait(waiting, return_when=FIRST_COMPLETED)
+                ended = [(waiting.pop(each), each) for each in done]
+                for number, row in islice(left, len(done)):
+                    waiting[self._pool.submit(_in_process, task, row)] = number
+                for number, each in ended:
+                    yield number, each.result()
         except BrokenProcessPool as error:
             self._pool = None
             advice = "run it with fewer --workers, or with more memory"
@@ -157,68 +194,130 @@ class LocalRunner:
 
 
 class SparkRunner:
-    """On the executors of a session, one Spark task for each row (`mapInArrow`: no row enters the JVM)."""
+    """On the executors of a session: one Spark job for each step, one Spark task for each row."""
 
     def __init__(self, spark: SparkSession, tasks_at_once: int = 0) -> None:
-        """As many tasks at once as Spark has room for, or fewer: a rate is meant for so many together."""
+        """As many tasks at once as the cluster has cores, also those of executors that come later; or never
+        more than `tasks_at_once`: a rate is meant for so many together."""
         self._spark = spark
-        self._at_once = tasks_at_once or spark.sparkContext.defaultParallelism
+        self._at_once = tasks_at_once
 
-    def run(self, task: str, rows: Sequence[Row]) -> Iterator[Result]:
+    def run(self, task: str, rows: Sequence[Row], reducer: str = "") -> Iterator[Result]:
         """See `Runner`. JobFailed, too, if Spark gives up for reasons of its own.
 
-        Each lane has its own share of the rows and one task at work. One `toLocalIterator` for all would have
-        two, however many executors there are, and `collect` would hold the results of a whole store.
+        Spark's own scheduler gives the next row to whichever core is free. Where a cluster has, or may get,
+        more cores than tasks may run, the rows are dealt out to as many tasks.
         """
-        lanes = min(len(rows), self._at_once, LANES_MAX)
-        found: queue.Queue[Result | Exception | None] = queue.Queue(RESULTS_AHEAD)
-        stopped = threading.Event()
-        group = f"brokerset-{uuid.uuid4()}"
-        threads = [
-            threading.Thread(target=self._run_lane, args=(task, rows[lane::lanes], group, found, stopped))
-            for lane in range(lanes)
-        ]
-        for each in threads:
-            each.start()
-        try:
-            for _ in threads:
-                while (result := found.get()) is not None:
-                    if isinstance(result, Exception):
-                        raise result
-                    yield result
-        finally:
-            stopped.set()
-            if any(each.is_alive() for each in threads):
-                self._spark.sparkContext.cancelJobGroup(group)
-            for each in threads:
-                while each.is_alive():
-                    with contextlib.suppress(queue.Empty):
-                        found.get_nowait()  # it may wait for room
-                    each.join(0.05)
+        if rows:
+            yield from _Step(self._spark.sparkContext, task, rows, self._at_once, reducer).results()
 
-    def _run_lane(
-        self,
-        task: str,
-        rows: Sequence[Row],
-        group: str,
-        found: queue.Queue[Result | Exception | None],
-        stopped: threading.Event,
+
+class _Step:
+    """One Spark job. Results come by an accumulator: with the end of each task, while others run.
+
+    Spark counts an update once for each task of the last stage, and may count it again for one of a stage
+    before whose output was lost; `Inbox` counts each once.
+    """
+
+    def __init__(
+        self, context: SparkContext, task: str, rows: Sequence[Row], at_once: int, reducer: str
     ) -> None:
+        self._context, self._name = context, task
+        limited = at_once and at_once < _cores_max(context)
+        tasks = min(at_once, len(rows)) if limited else len(rows)
+        common, texts = _apart(rows)
+        dealt = [texts[number::tasks] for number in range(tasks)]
+        reducers = min(at_once or context.defaultParallelism, tasks) if reducer else 0
+        self._inbox = Inbox(tasks + reducers)
+        how: Any = _Handing()
+        handed: Any = context.accumulator(self._inbox, how)
+        run = _RowsTask(task, common, tasks, reducers, handed)
+        self._work: RDD[Any] = context.parallelize(dealt, tasks).mapPartitionsWithIndex(run)
+        if reducers:
+            sorted_parts: RDD[Any] = self._work.repartitionAndSortWithinPartitions(reducers, _reducer_number)
+            self._work = sorted_parts.mapPartitionsWithIndex(_ReduceTask(reducer, tasks, handed))
+        self._group = f"brokerset-{uuid.uuid4()}"
+        self._error: Exception | None = None
+
+    def results(self) -> Iterator[Result]:
+        """Of all rows, as they come."""
+        thread = threading.Thread(target=self._run)
+        thread.start()
         try:
-            self._spark.sparkContext.setJobGroup(group, task, interruptOnCancel=True)
-            texts = [(orjson.dumps(row).decode(),) for row in rows]
-            frame = self._spark.createDataFrame(
-                self._spark.sparkContext.parallelize(texts, len(texts)), "row string"
-            )
-            done = frame.mapInArrow(_ArrowTask(task), "row string, data binary")
-            for each in done.toLocalIterator():
-                if stopped.is_set():
-                    return
-                found.put(Result(orjson.loads(each["row"]), bytes(each["data"])))
-        except Exception as error:  # the edge of a thread: whoever started it shall know
-            found.put(raised_by_task(task, error))
+            for results in self._inbox.taken():
+                for row, data in results:
+                    yield Result(orjson.loads(row), data)
+            thread.join()
+            if self._error is not None:
+                raise self._error
+            if self._inbox.missing:
+                advice = "start it again; Spark's log of the driver says why updates of accumulators failed"
+                raise JobFailed(f"results of {self._inbox.missing} tasks of {self._name} were lost", advice)
         finally:
-            found.put(None)
+            self._inbox.close()
+            while thread.is_alive():  # again and again: it may have been about to start the job
+                with contextlib.suppress(Exception):  # Spark may be gone: then the thread ends by itself
+                    self._context.cancelJobGroup(self._group)
+                thread.join(CANCEL_SECONDS)
+
+    def _run(self) -> None:
+        try:
+            self._context.setJobGroup(self._group, self._name, interruptOnCancel=True)
+            self._context.runJob(self._work, list)
+        except Exception as error:  # the edge of a thread: whoever started it shall know
+            self._error = raised_by_task(self._name, error)
+        finally:
+            self._inbox.end()
+
+
+class _Handing:
+    """How Spark adds up what tasks hand over: a list on an executor, an `Inbox` on the driver.
+
+    It is what pyspark calls an `AccumulatorParam`, whose class this module does not import.
+    """
+
+    def zero(self, value: object) -> list[Handed]:
+        """Of a task."""
+        return []
+
+    def addInPlace(self, value: Inbox | list[Handed], more: list[Handed]) -> Inbox | list[Handed]:
+        """Called by tasks with what they add, and on the driver when one has ended."""
+        if isinstance(value, list):
+            return value + more
+        for number, packed in more:
+            value.put(number, packed)
+        return value
+
+
+Handed = tuple[int, bytes]
+"""Number of a task, and its results, pickled."""
+
+
+def _apart(rows: Sequence[Row]) -> tuple[Row, list[str]]:
+    """What all rows have in common, which is sent once, and the rest of each as JSON."""
+    common, nothing = dict(rows[0]), object()
+    for row in rows:
+        values = {name: row.get(name, nothing) for name in common}
+        for name, value in values.items():
+            if value is not common[name] and value != common[name]:
+                del common[name]
+    return common, [
+        orjson.dumps({name: row[name] for name in row if name not in common}).decode() for row in rows
+    ]
+
+
+def _cores_max(context: SparkContext) -> float:
+    """Cores that the cluster has at most, whatever comes later."""
+    conf = context.getConf()
+    if str(context.master).partition("[")[0] == "local":
+        return context.defaultParallelism
+    limit = int(conf.get("spark.cores.max", "0") or 0)
+    dynamic = conf.get("spark.dynamicAllocation.enabled", "false") == "true"
+    executors = conf.get(
+        "spark.dynamicAllocation.maxExecutors" if dynamic else "spark.executor.instances", ""
+    )
+    found = int(executors or 0) * int(conf.get("spark.executor.cores", "0") or 0)
+    return limit or found or math.inf
 
 
 class TaskFailed(Exception):
@@ -259,33 +358,60 @@ def raised_by_task(task: str, error: Exception) -> Exception:
     return JobFailed(f"{task} failed: {raised['kind']}: {raised['text']}", "look at what Spark wrote above")
 
 
-class _ArrowTask:
+class _RowsTask:
     """What executors run; pickled by the name of its class, so it needs this package there and nothing
     else."""
 
-    def __init__(self, task: str) -> None:
-        self._task = task
+    def __init__(self, task: str, common: Row, tasks: int, reducers: int, handed: Any) -> None:
+        self._task, self._common, self._tasks = task, common, tasks
+        self._reducers, self._handed = reducers, handed
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
+    def __call__(self, number: int, groups: Iterable[list[str]]) -> Iterator[tuple[tuple[int, int], bytes]]:
+        """What reducers are to have, by their number and the row's; the rest is handed to the driver."""
+        try:
+            function = find_task(self._task)
+            found: list[tuple[bytes, bytes]] = []
+            keyed: dict[tuple[int, int], list[Row]] = {}
+            for at, text in enumerate(chain.from_iterable(groups)):
+                row_number = number + at * self._tasks  # as they were dealt
+                for result in function(self._common | orjson.loads(text)):
+                    if result.key is None or not self._reducers:
+                        found.append((orjson.dumps(result.row), result.data))
+                    else:
+                        place = reducer_of(result.key, self._reducers), row_number
+                        keyed.setdefault(place, []).append(result.row)
+        except Exception as error:
+            raise raised_in_task(error) from error
+        self._handed.add([(number, pickle.dumps(found))])
+        for place, rows in keyed.items():
+            yield place, orjson.dumps(rows)
 
-        function = find_task(self._task)
-        for batch in batches:
-            for text in batch.column(0).to_pylist():
-                waiting: list[Result] = []
-                try:
-                    for result in function(orjson.loads(text)):
-                        waiting.append(result)
-                        if len(waiting) >= BATCH_RESULTS or result.data:
-                            yield _batch(pa, waiting)
-                            waiting = []
-                except Exception as error:
-                    raise raised_in_task(error) from error
-                if waiting:
-                    yield _batch(pa, waiting)
+
+def _reducer_number(key: tuple[int, int]) -> int:
+    """For Spark's shuffle: of (reducer, row)."""
+    return key[0]
 
 
-def _batch(pa: Any, results: list[Result]) -> pa.RecordBatch:
-    rows = pa.array([orjson.dumps(each.row).decode() for each in results], pa.string())
-    data = pa.array([each.data for each in results], pa.binary())
-    return pa.RecordBatch.from_arrays([rows, data], names=["row", "data"])
+class _ReduceTask:
+    """What executors run behind the tasks of a step; its results go to the driver."""
+
+    def __init__(self, reducer: str, first: int, handed: Any) -> None:
+        self._reducer, self._first, self._handed = reducer, first, handed
+
+    def __call__(self, number: int, parts: Iterable[tuple[object, bytes]]) -> Iterator[object]:
+        """Nothing but what is handed over."""
+        try:
+            reducer: Reducer = find_task(self._reducer)()
+            for _, rows in parts:
+                for row in orjson.loads(rows):
+                    reducer.take(row)
+            found = [(orjson.dumps(result.row), result.data) for result in reducer.finish()]
+        except Exception as error:
+            raise raised_in_task(error) from error
+        self._handed.add([(self._first + number, pickle.dumps(found))])
+        return iter(())
+
+
+def reducer_of(key: str, reducers: int) -> int:
+    """Which of so many has the rows of a key, on every executor: Python's own hash differs between them."""
+    return zlib.crc32(key.encode()) % reducers

@@ -24,6 +24,7 @@ SETTINGS: Final = {
     "spark.python.worker.reuse": "true",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    "spark.ui.retainedTasks": "1000",  # kept by a driver without a UI, too: 100,000 of each stage
     "spark.driver.maxResultSize": "0",  # results of tasks are streamed to the driver
     "spark.executor.memoryOverhead": "1g",  # Python workers live in it; the default is 384 MiB
 }
@@ -38,14 +39,19 @@ LOCAL_SETTINGS: Final = {
 """On one machine: nothing listens outside, and the JVM, which moves no records, starts in half the time."""
 
 
-def settings(workers: int, master: str | None) -> dict[str, str]:
-    """What a session is started with; `master` None is this machine with so many tasks at once."""
-    found = {**SETTINGS, "spark.sql.shuffle.partitions": str(workers)}
+def settings(workers: int, master: str | None, cores_max: int = 0) -> dict[str, str]:
+    """What a session is started with; `master` None is this machine with so many tasks at once.
+
+    How much a cluster does at once is its own affair, or `cores_max`, where its manager knows that.
+    """
+    found = dict(SETTINGS)
     if master is None or master.startswith("local"):
-        found |= LOCAL_SETTINGS
+        found |= LOCAL_SETTINGS | {"spark.sql.shuffle.partitions": str(workers)}
         found["spark.master"] = master or f"local[{workers},{TASK_FAILURES_MAX}]"
     else:
         found["spark.master"] = master
+    if cores_max and found["spark.master"].startswith(("spark://", "local-cluster")):
+        found["spark.cores.max"] = str(cores_max)
     return found
 
 
@@ -57,7 +63,7 @@ def prepare_environment() -> None:
 
 
 @contextmanager
-def open_session(*, workers: int, master: str | None = None) -> Iterator[SparkSession]:
+def open_session(*, workers: int, master: str | None = None, cores_max: int = 0) -> Iterator[SparkSession]:
     """A session that ends with the context; one that is there already (a notebook's) is used and stays.
 
     JobFailed if pyspark is not installed, Java not found, or Spark does not start.
@@ -77,7 +83,7 @@ def open_session(*, workers: int, master: str | None = None) -> Iterator[SparkSe
         return
     builder = SparkSession.builder.appName("brokerset store")
     said = os.environ.get("PYSPARK_SUBMIT_ARGS", "")
-    for name, value in settings(workers, master).items():
+    for name, value in settings(workers, master, cores_max).items():
         if f"--conf {name}=" in said:
             continue  # who starts the job knows the size of its pods
         builder = builder.config(name, value)

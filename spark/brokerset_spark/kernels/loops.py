@@ -1,4 +1,4 @@
-"""The loops of `compiled`: the rules of `pure` on addresses instead of views.
+"""The loops of `compiled` over records and entries, on addresses.
 
 All functions that take numbers from the data compare them with what there is before they use them; sums stay
 far below 2^63, because positions are below 2^47 and sizes below 2^31.
@@ -130,7 +130,8 @@ def check_record(data: int, position: int, limit: int, base: int, final: bool, c
     properties_size = load16(topic_end)
     if properties_size < 0 or topic_end + 2 + properties_size != end:
         return _BAD_LENGTHS
-    if load64(at + 28) != base + position:
+    offset = load64(at + 28)
+    if offset < 0 or offset != base + position:
         return _BAD_OFFSET
     if crc != 0:
         if ends_with_crc(topic_end + 2, end):
@@ -178,7 +179,8 @@ def check_entry(data: int, position: int, limit: int, base: int, index: int, fin
     body_size = size - ENTRY_HEAD_SIZE
     if load32(at + 44) != body_size:
         return _BAD_LENGTHS
-    if load64(at + 24) != base + position:
+    offset = load64(at + 24)
+    if offset < 0 or offset != base + position:
         return _BAD_OFFSET
     found = load64(at + 8)
     if found < 0 or found > INDEX_MAX or load64(at + 16) < 0 or (index >= 0 and found != index):
@@ -232,9 +234,12 @@ def confirm_record(data: int, position: int, limit: int, base: int) -> int:
         if size <= 0:
             if position > first:
                 return SURE if size in (_SHORT, _BLANK_STOP, _EMPTY) else UNSURE
-            if size != _SHORT or (limit - first >= 36 and load64(data + first + 28) != base + first):
+            if size != _SHORT:
                 return UNSURE
-            return PARTIAL
+            if limit - first < 36:
+                return PARTIAL
+            offset = load64(data + first + 28)
+            return PARTIAL if offset >= 0 and offset == base + first else UNSURE
         position += size
     return SURE
 
@@ -268,7 +273,8 @@ def confirm_entry(data: int, position: int, limit: int, base: int) -> int:
     first, index = position, -1
     if limit - first < 32:
         return PARTIAL
-    if load64(data + first + 24) != base + first:
+    offset = load64(data + first + 24)
+    if offset < 0 or offset != base + first:
         return UNSURE
     for _ in range(CONFIRMATIONS + 1):
         size = check_entry(data, position, limit, base, index, False, 0)

@@ -1,4 +1,4 @@
-"""Spark data sources over store folders: messages, queue units, epochs, index entries.
+"""Spark data sources: topics over the wire; messages, queue units, epochs and index entries of stores.
 
 `register(spark)` makes them known to a session; `docs/spark.md` says what they take and give.
 """
@@ -16,11 +16,12 @@ NEEDED = ("topic", "body", "keys", "queueId", "queueOffset", "storeTimestamp")
 
 
 def register(spark: SparkSession) -> None:
-    """Let a session know `rocketmq-store` (also as `rocketmq-commitlog`) and the three smaller formats."""
+    """Let a session know `rocketmq`, `rocketmq-store` (or `rocketmq-commitlog`), and the smaller formats."""
     from brokerset_spark.sources.messages import CommitLogSource, StoreSource
     from brokerset_spark.sources.tables import EpochSource, IndexSource, QueueSource
+    from brokerset_spark.topics.source import TopicSource
 
-    for source in (StoreSource, CommitLogSource, QueueSource, EpochSource, IndexSource):
+    for source in (TopicSource, StoreSource, CommitLogSource, QueueSource, EpochSource, IndexSource):
         spark.dataSource.register(source)
 
 

@@ -6,15 +6,16 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from brokerset_formats.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 from brokerset_formats.records import SysFlag
-from brokerset_spark.kernels import KERNELS, Heads, Kernels, Numbered, Stop, Texts
+from brokerset_spark.kernels import KERNELS, Heads, Numbered, Stop, Texts
 from brokerset_spark.kernels.contract import Bools, Int64s
 from brokerset_spark.sources import gathering
 from brokerset_spark.stores.reading import Chunk
@@ -76,30 +77,34 @@ class Source:
     """Epoch and its first offset, ascending."""
 
 
+BadBody = Callable[[int, bytes, str], bytes | None]
+"""From the number of a record in its chunk, its body as stored, and what is wrong with it."""
+
+
 class _Records:
     """Fields of the records of a chunk, each computed when it is first asked for."""
 
-    def __init__(self, chunk: Chunk, kernels: Kernels, names: tuple[bytes, ...]) -> None:
+    def __init__(self, chunk: Chunk, names: tuple[bytes, ...]) -> None:
         """`names` are the properties that are wanted by name."""
         self.chunk, self.data, self.base = chunk, chunk.data, chunk.base
         self.starts, self.sizes = chunk.starts, chunk.sizes
-        self._kernels, self._names = kernels, names
+        self._names = names
 
     def __len__(self) -> int:
         return len(self.starts)
 
     @cached_property
     def heads(self) -> Heads:
-        return self._kernels.heads(self.data, self.starts)
+        return KERNELS.heads(self.data, self.starts)
 
     @cached_property
     def offsets(self) -> Int64s:
-        return self.starts + self.base
+        return self.starts + self.base if self.chunk.offsets is None else self.chunk.offsets
 
     @cached_property
     def numbered_topics(self) -> Numbered:
         """Topics by number."""
-        return self._kernels.number_texts(self.data, Texts(self.heads.topic, self.heads.topic_size))
+        return KERNELS.number_texts(self.data, Texts(self.heads.topic, self.heads.topic_size))
 
     @cached_property
     def topic_names(self) -> list[str]:
@@ -110,7 +115,7 @@ class _Records:
 
     @property
     def topics(self) -> pa.StringArray:
-        return gathering.repeated(self.topic_names, self.numbered_topics.codes, self._kernels)
+        return gathering.repeated(self.topic_names, self.numbered_topics.codes)
 
     @cached_property
     def properties(self) -> Texts:
@@ -118,12 +123,12 @@ class _Records:
 
     @cached_property
     def _named(self) -> dict[bytes, Texts]:
-        found = self._kernels.find_properties(self.data, self.heads, self._names)
+        found = KERNELS.find_properties(self.data, self.heads, self._names)
         return dict(zip(self._names, found, strict=True))
 
     def property_text(self, name: bytes) -> pa.StringArray:
         """Value of one of the properties that are wanted."""
-        return gathering.as_text(gathering.gather(self.data, self._named[name], self._kernels))
+        return gathering.as_text(gathering.gather(self.data, self._named[name]))
 
     @cached_property
     def stored_by(self) -> Texts:
@@ -146,11 +151,12 @@ class Batches:
         wanted: Filter,
         *,
         open_bodies: bool = False,
-        kernels: Kernels = KERNELS,
+        bad_body: BadBody | None = None,
     ) -> None:
-        """`open_bodies`: decompress. Columns are found by name without regard to case."""
+        """`open_bodies`: decompress. `bad_body` says what stands for one that cannot be opened; None:
+        ValueError. Columns are found by name without regard to case."""
         self._schema, self.source, self._wanted = schema, source, wanted
-        self._open_bodies, self.kernels = open_bodies, kernels
+        self._open_bodies, self._bad_body = open_bodies, bad_body
         self._columns = [(field, _COLUMNS[field.name.lower()]) for field in schema]
         names = [field.name.lower() for field in schema]
         self._names = tuple(_PROPERTIES[name] for name in names if name in _PROPERTIES)
@@ -204,7 +210,7 @@ class Batches:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _records(self, chunk: Chunk) -> _Records:
-        return _Records(chunk, self.kernels, self._names)
+        return _Records(chunk, self._names)
 
     def _filtered(self, chunk: Chunk) -> _Records:
         wanted, records = self._wanted, self._records(chunk)
@@ -253,27 +259,30 @@ class Batches:
         return pa.array(numbers[np.maximum(found, 0)], pa.int32(), mask=found < 0)
 
     def bodies(self, records: _Records) -> pa.BinaryArray:
-        """Bodies, opened if that was asked for; ValueError for one that cannot be opened."""
+        """Bodies, opened if that was asked for. ValueError for one that cannot be, without `bad_body`."""
         heads = records.heads
-        stored = gathering.gather(records.data, Texts(heads.body, heads.body_size), self.kernels)
+        stored = gathering.gather(records.data, Texts(heads.body, heads.body_size))
         packed = heads.sys_flag & SysFlag.COMPRESSED != 0
         if not self._open_bodies or not packed.any():
             return stored
-        opened = []
+        opened: list[Any] = []
         for number in np.flatnonzero(packed).tolist():
             try:
                 opened.append(gathering.decompress(stored[number].as_buffer(), int(heads.sys_flag[number])))
             except ValueError as error:
+                if self._bad_body is not None:
+                    opened.append(self._bad_body(number, stored[number].as_py(), str(error)))
+                    continue
                 offset = int(records.offsets[number])
                 raise ValueError(f"{self.source.file}: body of the record at {offset}: {error}") from error
-        return gathering.by_width(packed, stored.filter(pa.array(~packed)), pa.array(opened, pa.binary()))
+        return pc.replace_with_mask(stored, pa.array(packed), pa.array(opened, pa.binary()))
 
     def properties(self, records: _Records, kind: pa.DataType) -> pa.Array:
         """All properties, as maps or as text."""
         data, texts = records.data, records.properties
         if isinstance(kind, pa.MapType):
-            return gathering.property_maps(data, texts, kind, self.kernels)
-        return gathering.as_text(gathering.gather(data, texts, self.kernels))
+            return gathering.property_maps(data, texts, kind)
+        return gathering.as_text(gathering.gather(data, texts))
 
 
 def chosen(chunk: Chunk, rows: Int64s) -> Chunk:
@@ -284,6 +293,7 @@ def chosen(chunk: Chunk, rows: Int64s) -> Chunk:
         sizes=chunk.sizes[rows],
         indexes=None if chunk.indexes is None else chunk.indexes[rows],
         terms=None if chunk.terms is None else chunk.terms[rows],
+        offsets=None if chunk.offsets is None else chunk.offsets[rows],
     )
 
 
@@ -345,15 +355,15 @@ _COLUMNS: Final[dict[str, _Build]] = {
     "storesize": lambda b, r, t: pa.array(r.sizes),
     "bodycrc": lambda b, r, t: pa.array(r.heads.body_crc),
     "sysflag": lambda b, r, t: pa.array(r.heads.sys_flag),
-    "bornhost": lambda b, r, t: gathering.hosts(r.data, r.born_at, b.kernels),
-    "storehost": lambda b, r, t: gathering.hosts(r.data, r.stored_by, b.kernels),
+    "bornhost": lambda b, r, t: gathering.hosts(r.data, r.born_at),
+    "storehost": lambda b, r, t: gathering.hosts(r.data, r.stored_by),
     "reconsumetimes": lambda b, r, t: pa.array(r.heads.reconsume_times),
     "preparedtransactionoffset": lambda b, r, t: pa.array(r.heads.prepared_transaction_offset),
     "epoch": lambda b, r, t: b.epochs(r),
     "tags": lambda b, r, t: r.property_text(b"TAGS"),
     "keys": lambda b, r, t: r.property_text(b"KEYS"),
     "msgid": lambda b, r, t: r.property_text(b"UNIQ_KEY"),
-    "offsetmsgid": lambda b, r, t: gathering.offset_ids(r.data, r.starts, r.stored_by, b.kernels),
+    "offsetmsgid": lambda b, r, t: gathering.offset_ids(r.data, r.starts, r.stored_by),
     "file": lambda b, r, t: _constant(r, b.source.file),
     "damage": lambda b, r, t: _constant(r, None),
 }

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from brokerset_formats.hosts import HOST_SIZE_V4, HOST_SIZE_V6, Host
 from brokerset_formats.records import OFFSET_POSITION, SysFlag
-from brokerset_spark.kernels import Kernels, Laid, Texts
+from brokerset_spark.kernels import KERNELS, Laid, Texts
 from brokerset_spark.kernels.contract import Bools, Bytes, Int32s, Int64s
 
 _TABLE_MAX: Final = 4 << 20
@@ -42,9 +42,9 @@ def binary(laid: Laid, there: Bools | None = None) -> pa.BinaryArray:
     return pa.Array.from_buffers(pa.binary(), len(laid.offsets) - 1, buffers)
 
 
-def gather(data: Bytes, texts: Texts, kernels: Kernels) -> pa.BinaryArray:
+def gather(data: Bytes, texts: Texts) -> pa.BinaryArray:
     """These pieces of the buffer, copied; null where a start is -1. ValueError for 2 GiB of them."""
-    return binary(kernels.copy_texts(data, texts), texts.starts >= 0)
+    return binary(KERNELS.copy_texts(data, texts), texts.starts >= 0)
 
 
 def as_text(array: pa.BinaryArray) -> pa.StringArray:
@@ -63,22 +63,9 @@ def as_text(array: pa.BinaryArray) -> pa.StringArray:
     return text
 
 
-def by_width(wide: NDArray[np.bool_], narrow_rows: pa.Array, wide_rows: pa.Array) -> pa.Array:
-    """One array of both kinds, in the order of `wide`."""
-    if not len(wide_rows):
-        return narrow_rows
-    order = np.empty(len(wide), np.int64)
-    order[~wide] = np.arange(len(narrow_rows))
-    order[wide] = len(narrow_rows) + np.arange(len(wide_rows))
-    return pa.concat_arrays([narrow_rows, wide_rows]).take(pa.array(order))
-
-
-def repeated(values: Sequence[str], codes: Int32s, kernels: Kernels) -> pa.StringArray:
+def repeated(values: Sequence[str], codes: Int32s) -> pa.StringArray:
     """For each code the value with this number."""
-    raw = [value.encode() for value in values]
-    ends = np.cumsum([0, *map(len, raw)], dtype=np.int64)
-    texts = Texts(ends[:-1][codes], np.diff(ends).astype(np.int32)[codes])
-    return binary(kernels.copy_texts(np.frombuffer(b"".join(raw), np.uint8), texts)).view(pa.string())
+    return pa.array(values, pa.string()).take(pa.array(codes))
 
 
 def host_texts(positions: Int64s, wide: NDArray[np.bool_]) -> Texts:
@@ -86,30 +73,30 @@ def host_texts(positions: Int64s, wide: NDArray[np.bool_]) -> Texts:
     return Texts(positions, np.where(wide, np.int32(HOST_SIZE_V6), np.int32(HOST_SIZE_V4)))
 
 
-def hosts(data: Bytes, texts: Texts, kernels: Kernels) -> pa.StringArray:
+def hosts(data: Bytes, texts: Texts) -> pa.StringArray:
     """`ip:port` of hosts. Few of them write many records: each is turned into text once."""
-    codes, firsts = kernels.number_texts(data, texts)
+    codes, firsts = KERNELS.number_texts(data, texts)
     names = []
     for start, size in zip(texts.starts[firsts].tolist(), texts.sizes[firsts].tolist(), strict=True):
         raw = data[start : start + size].tobytes()
         names.append(Host.decode(raw, 0, v6=size == HOST_SIZE_V6).text)
-    return repeated(names, codes, kernels)
+    return repeated(names, codes)
 
 
-def offset_ids(data: Bytes, starts: Int64s, stored: Texts, kernels: Kernels) -> pa.StringArray:
+def offset_ids(data: Bytes, starts: Int64s, stored: Texts) -> pa.StringArray:
     """`offsetMsgId` of records: storing host and physicalOffset as digits."""
     places = Texts(starts + OFFSET_POSITION, np.full(len(starts), _OFFSET_SIZE, np.int32))
-    return binary(kernels.hex_texts(data, stored, places)).view(pa.string())
+    return binary(KERNELS.hex_texts(data, stored, places)).view(pa.string())
 
 
-def property_maps(data: Bytes, texts: Texts, type_: pa.MapType, kernels: Kernels) -> pa.MapArray:
+def property_maps(data: Bytes, texts: Texts, type_: pa.MapType) -> pa.MapArray:
     """Maps from the properties of records (`name 0x01 value 0x02`, repeated).
 
     The rules are those of `brokerset_formats.properties.decode_properties`: pairs without name or value are
     left out, of a repeated name the last value counts. Pairs keep the order of the record.
     """
     count = len(texts.starts)
-    pairs = kernels.split_properties(data, texts.starts, texts.sizes)
+    pairs = KERNELS.split_properties(data, texts.starts, texts.sizes)
     if len(pairs.name_offsets) == 1:
         offsets = pa.array(np.zeros(count + 1, np.int32))
         empty = pa.array([], pa.string())

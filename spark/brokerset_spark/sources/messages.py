@@ -14,10 +14,10 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from brokerset_spark.sources.columns import arrow_schema, schema_of
+from brokerset_spark.sources.option_values import OptionsError
 from brokerset_spark.sources.options import (
     LATEST,
     MessageOptions,
-    OptionsError,
     checked_schema,
     read_message_options,
 )

@@ -14,15 +14,15 @@ from brokerset_formats.dledger import ENTRY_HEAD_SIZE
 from brokerset_formats.hosts import HOST_SIZE_V6
 from brokerset_formats.records import STORE_TIMESTAMP_POSITION, store_timestamp_at
 from brokerset_spark.sources.batches import Filter, reason_of
+from brokerset_spark.sources.by_queue import GROUP_BYTES, UnitGroup, has_record, plan_queues, readable_end
 from brokerset_spark.sources.options import EARLIEST, LATEST, MessageOptions, QueueOffsets, StoreOptions
 from brokerset_spark.stores.folder import StoreFolder, read_bytes
-from brokerset_spark.stores.http_folder import HttpFolder
-from brokerset_spark.stores.layout import Log, LogFile, StoreFacts, look
+from brokerset_spark.stores.layout import Log, LogFile, QueueFiles, StoreFacts, look
 from brokerset_spark.stores.opening import open_folder
-from brokerset_spark.stores.places import check_store, is_stream, local_path
-from brokerset_spark.stores.queues import QueueSpan, measure_queue, read_unit
+from brokerset_spark.stores.places import check_store, is_remote, local_path
 from brokerset_spark.stores.reading import Range, gaps, split
 from brokerset_spark.stores.tail import Bound, bound_of
+from brokerset_spark.stores.units import units_of
 
 _LOG: Final = logging.getLogger("brokerset_spark")
 
@@ -48,6 +48,17 @@ class Piece:
     epochs: tuple[tuple[int, int], ...] = ()
     missing: tuple[tuple[str, int, int], ...] = ()
     """Ranges of the log that no file holds: path of the file before, begin, end."""
+
+    others: tuple[str, ...] = ()
+    """Replicas with the same files, for further attempts of a task."""
+
+    groups: tuple[UnitGroup, ...] = ()
+    """What is found by queues, without ranges of its own."""
+
+    log: Log | None = None
+    """The log in which `groups` are."""
+
+    bound: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +105,7 @@ def expand(paths: tuple[str, ...]) -> list[str]:
     NotServed for other URLs."""
     found: list[str] = []
     for each in paths:
-        if is_stream(check_store(each)):
+        if is_remote(check_store(each)):
             found.append(each)
             continue
         path = local_path(each)
@@ -136,17 +147,6 @@ def _hint(folder: StoreFolder, url: str) -> str:
     if any(len(each.path) == 20 and each.path.isdigit() for each in folder.files("")):
         return "this looks like a log itself: give the folder above it"
     return "give the folder that storePathRootDir names"
-
-
-def owner_of(folder: StoreFolder, facts: StoreFacts) -> tuple[str | None, str | None, int | None]:
-    """Cluster, broker name and broker id: of the store's identity, or of the broker that gives it out."""
-    found = facts.identity
-    if found is not None:
-        return found.cluster_name, found.broker_name, found.broker_id
-    if isinstance(folder, HttpFolder):
-        state = folder.state()
-        return state.cluster_name, state.broker_name, state.broker_id
-    return None, None, None
 
 
 def broker_name_of(options: StoreOptions, facts: StoreFacts) -> str | None:
@@ -194,12 +194,37 @@ def plan_pieces(folder: StoreFolder, store: StorePlan, options: MessageOptions) 
     lost = store.bound.lost
     if lost is not None and not lost.crash and end >= store.bound.offset and store.logs:
         missing.append((store.logs[-1][0].files[-1].path, lost.begin, lost.end))
-    found = make_pieces(store, options, wanted, start, end, missing, exact_bound=store.bound.exact)
+    by_queue = None
+    if _may_read_queues(store, options) and not missing:
+        by_queue = plan_queues(folder, store.facts, wanted.topics, wanted.queue_ids, start, end)
+    if by_queue is not None:
+        found = [*_queue_pieces(store, options, wanted, by_queue.groups)]
+        start = by_queue.log_from
+    else:
+        found = []
+    found += make_pieces(store, options, wanted, start, end, missing, exact_bound=store.bound.exact)
     if options.on_corrupt == "stop" and found:
         # What lies behind the first damage is not wanted: one task knows where that is.
         everything = tuple(each for piece in found for each in piece.ranges)
         return [replace(found[0], ranges=everything)]
     return found
+
+
+def _may_read_queues(store: StorePlan, options: MessageOptions) -> bool:
+    """Damage anywhere in the log is asked for with `damagedRanges=rows`, and `stop` ends at the first one."""
+    asked = options.read_by == "auto" and options.on_corrupt != "stop" and not options.damage_rows
+    return asked and bool(options.wanted.topics) and (store.bound.lost is None or store.bound.lost.crash)
+
+
+def _queue_pieces(
+    store: StorePlan, options: MessageOptions, wanted: Filter, groups: tuple[UnitGroup, ...]
+) -> Iterator[Piece]:
+    """Groups of units for tasks, as many for each as make `splitSize` bytes of records."""
+    log, _ = store.facts.current
+    whole = Piece(store.url, (), wanted, store.broker_name, store.epochs, log=log, bound=store.bound.offset)
+    many = max(1, options.split_size // GROUP_BYTES)
+    for at in range(0, len(groups), many):
+        yield replace(whole, groups=groups[at : at + many])
 
 
 def make_pieces(
@@ -334,11 +359,14 @@ def queue_limits(
             if queue is None:
                 problems.append(f"{topic}: there is no queue {queue_id} in {store.url}")
                 continue
-            span = measure_queue(folder, queue, store.first)
-            limit = _absolute(offset, span)
+            files = units_of(folder, queue)
+            first, end = files.pointing(store.first)
+            limit = {EARLIEST: first, LATEST: end}.get(offset, offset)
             found.append((topic, queue_id, limit))
-            unit = read_unit(folder, queue, max(limit, span.first)) if limit < span.end else None
-            places.append(unit.offset if unit is not None else store.bound.offset)
+            # What is not dispatched yet lies behind the last unit.
+            number = max(limit, first) if limit < end else end - 1
+            place = _place_of(folder, store, queue, number) if first <= number else 0
+            places.append(store.bound.offset if offset == LATEST else place)
     if problems:
         raise ValueError(f"{'starting' if is_start else 'ending'}Offsets: {'; '.join(problems)}")
     covered = {(topic, queue_id) for topic, queue_id, _ in found}
@@ -347,8 +375,14 @@ def queue_limits(
     return tuple(found), min(places) if is_start and only_these and places else 0
 
 
-def _absolute(offset: int, span: QueueSpan) -> int:
-    return {EARLIEST: span.first, LATEST: span.end}.get(offset, offset)
+def _place_of(folder: StoreFolder, store: StorePlan, queue: QueueFiles, number: int) -> int:
+    """Offset of a unit's record; 0 if it is not there, as what the unit says is wrong."""
+    unit = units_of(folder, queue).read(number, 1)
+    offset = int(unit["offset"][0])
+    right = offset >= readable_end(folder) or any(
+        has_record(folder, log, queue, number, unit) for log, _ in store.logs
+    )
+    return offset if right else 0
 
 
 def time_span(folder: StoreFolder, store: StorePlan, start_ms: int, end_ms: int) -> tuple[int, int]:

@@ -16,9 +16,10 @@ import numpy as np
 
 from brokerset_spark.kernels.contract import Bytes
 from brokerset_spark.sources.options import Replicas
-from brokerset_spark.sources.plan import opened_store, owner_of
+from brokerset_spark.sources.plan import opened_store
 from brokerset_spark.stores.folder import StoreFolder
 from brokerset_spark.stores.layout import Log, StoreFacts
+from brokerset_spark.stores.owner import owner_of
 from brokerset_spark.stores.searching import declared_size
 from brokerset_spark.stores.tail import bound_of
 
@@ -68,6 +69,18 @@ def decide_replicas(
     """
     if mode == "all":
         return [each.url for each in stores], []
+    kept = group_replicas(stores, same_log, mode)
+    chosen = [max(group, key=lambda each: (each.end, -each.first)) for group in kept]
+    said = [
+        _said(best, [each for each in group if each is not best])
+        for best, group in zip(chosen, kept, strict=True)
+        if len(group) > 1
+    ]
+    return [each.url for each in chosen], said
+
+
+def group_replicas(stores: Sequence[StoreReach], same_log: SameLog, mode: Replicas) -> list[list[StoreReach]]:
+    """Stores by their group, in their order; ReplicasGiven as `decide_replicas`."""
     kept: list[list[StoreReach]] = []
     for each in stores:
         for group in kept:
@@ -76,13 +89,7 @@ def decide_replicas(
                 break
         else:
             kept.append([each])
-    chosen = [max(group, key=lambda each: (each.end, -each.first)) for group in kept]
-    said = [
-        _said(best, [each for each in group if each is not best])
-        for best, group in zip(chosen, kept, strict=True)
-        if len(group) > 1
-    ]
-    return [each.url for each in chosen], said
+    return kept
 
 
 def _are_replicas(one: StoreReach, other: StoreReach, same_log: SameLog, mode: Replicas) -> bool:
@@ -119,28 +126,28 @@ def _said(best: StoreReach, others: Sequence[StoreReach]) -> str:
     return f"{text} (replicas=all reads all of them)"
 
 
-def one_of_each(urls: Sequence[str], mode: Replicas, *, stream: bool = False) -> list[str]:
+def one_of_each(urls: Sequence[str], mode: Replicas) -> list[str]:
     """The stores to read, one replica of each group, with a warning for the others.
 
-    ReplicasGiven as `decide_replicas`, and for a `stream`, whose offsets belong to one store. OSError as from
-    stores.
+    ReplicasGiven as `decide_replicas`. OSError as from stores.
     """
     if len(urls) < 2 or mode == "all":
         return list(urls)
     with ExitStack() as stack:
         opened = {url: stack.enter_context(opened_store(url)) for url in urls}
-        stores = [_observed(url, *opened[url]) for url in urls]
+        stores = [observed(url, *opened[url]) for url in urls]
         found, said = decide_replicas(
             stores,
             lambda one, other: same_log(opened[one.url], opened[other.url], min(one.end, other.end)),
-            "fail" if stream else mode,
+            mode,
         )
     for text in said:
         _LOG.warning("%s", text)
     return found
 
 
-def _observed(url: str, folder: StoreFolder, facts: StoreFacts) -> StoreReach:
+def observed(url: str, folder: StoreFolder, facts: StoreFacts) -> StoreReach:
+    """Whose a store is, and how far it can be read."""
     cluster, broker, _ = owner_of(folder, facts)
     group = (cluster, broker) if cluster and broker else None
     return StoreReach(url, group, facts.first, bound_of(folder, facts, claims=False).offset)

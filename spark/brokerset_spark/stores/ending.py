@@ -22,12 +22,12 @@ from brokerset_formats.records import (
     STORE_TIMESTAMP_POSITION,
     store_timestamp_at,
 )
-from brokerset_spark.kernels import KERNELS, PROBLEMS, Kernels, Stop
+from brokerset_spark.kernels import PROBLEMS, Stop
 from brokerset_spark.stores.folder import StoreFolder
 from brokerset_spark.stores.layout import Log, LogFile, StoreFacts
-from brokerset_spark.stores.queues import measure_queue, read_unit
 from brokerset_spark.stores.reading import Outcome, Range, Throttle, read_range
 from brokerset_spark.stores.searching import find_whole
+from brokerset_spark.stores.units import is_written, units_of
 
 StoreState = Literal["closed", "left", "live"]
 """`closed`: in order. `left`: with the file `abort`, and nobody here holds the lock: its broker crashed, or
@@ -143,7 +143,6 @@ class LogWalk:
     log: Log
     entries: bool = False
     crc: bool = False
-    kernels: Kernels = KERNELS
 
     @property
     def shift(self) -> int:
@@ -166,9 +165,7 @@ class LogWalk:
             outcome = Outcome(begin, begin)
             wanted = self._range(file, begin, file.end, bound, exact_start=True)
             last = -1
-            chunks = read_range(
-                self.folder, wanted, outcome, crc=self.crc, kernels=self.kernels, throttle=throttle
-            )
+            chunks = read_range(self.folder, wanted, outcome, crc=self.crc, throttle=throttle)
             for chunk in chunks:
                 last = chunk.base + int(chunk.starts[-1]) - self.shift if len(chunk.starts) else last
                 records += len(chunk.starts)
@@ -197,7 +194,7 @@ class LogWalk:
             head = Outcome(file.base, file.base)
             wanted = self._range(file, file.base, file.base + 1, file.base + HEAD_BYTES)
             try:
-                for _ in read_range(self.folder, wanted, head, kernels=self.kernels, piece=HEAD_BYTES):
+                for _ in read_range(self.folder, wanted, head, piece=HEAD_BYTES):
                     pass
             except FileNotFoundError:
                 continue
@@ -285,7 +282,7 @@ class LogWalk:
             wanted = self._range(file, at, limit, limit)
             stale = file.base > end.offset or end.stop is Stop.BLANK
             while at < limit and left:
-                at, is_blank = find_whole(self.folder, wanted, at, kernels=self.kernels, took=took)
+                at, is_blank = find_whole(self.folder, wanted, at, took=took)
                 if at >= limit:
                     break
                 if is_blank:  # behind it nothing counts; behind old records it is as old
@@ -388,13 +385,17 @@ def queue_claims(folder: StoreFolder, facts: StoreFacts, end: int) -> list[Queue
     """Queues with units that point at or behind an offset of the log; each is searched by halves."""
     found = []
     for queue in facts.queues:
-        span = measure_queue(folder, queue, end)
-        if span.first >= span.end:
+        files = units_of(folder, queue)
+        first, last = files.pointing(end)
+        if first >= last:
             continue
-        numbers = sorted({span.first, min(span.first + 1, span.end - 1), span.end - 1})
-        units = tuple(unit for each in numbers if (unit := read_unit(folder, queue, each)) is not None)
+        read = (files.read(each, 1)[0] for each in sorted({first, min(first + 1, last - 1), last - 1}))
+        # Halves are led astray by damaged units, and find some that do not point there.
+        units = tuple(
+            QueueUnit(*each.item()) for each in read if is_written(each) and int(each["offset"]) >= end
+        )
         if units:
-            found.append(QueueClaim(f"queue {queue.topic}/{queue.queue_id}", units, span.end - span.first))
+            found.append(QueueClaim(f"queue {queue.topic}/{queue.queue_id}", units, last - first))
     return found
 
 

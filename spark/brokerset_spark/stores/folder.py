@@ -42,6 +42,10 @@ class StoreFolder(Protocol):
         """The same store with the names that there are now: over a network they are asked for once."""
         return self
 
+    def forget_names(self) -> None:
+        """Ask for names again that were kept: who knows more of a store now looks for new files."""
+        return  # nothing is kept of a folder that answers at once
+
     def read_into(self, path: str, position: int, target: memoryview) -> int:
         """Fill `target` from this position of a file; fewer bytes only at its end. FileNotFoundError."""
 
@@ -89,6 +93,7 @@ class LocalFolder(StoreFolder):
         """OSError if there is no such folder."""
         self.root = Path(root)
         self.url = str(root)
+        self._begin = f"{self.root}/"  # a `Path` takes longer to make than a file to open
         if not self.root.is_dir():
             raise FileNotFoundError(f"{root} is no folder")
         self._open: tuple[str, int] | None = None
@@ -96,7 +101,7 @@ class LocalFolder(StoreFolder):
     def files(self, folder: str) -> list[FileFacts]:
         found = []
         try:
-            with os.scandir(self.root / folder) as entries:
+            with os.scandir(f"{self._begin}{folder}") as entries:
                 for entry in entries:
                     if entry.is_file(follow_symlinks=False):
                         facts = entry.stat(follow_symlinks=False)
@@ -108,14 +113,14 @@ class LocalFolder(StoreFolder):
 
     def folders(self, folder: str) -> list[str]:
         try:
-            with os.scandir(self.root / folder) as entries:
+            with os.scandir(f"{self._begin}{folder}") as entries:
                 return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
         except (FileNotFoundError, NotADirectoryError):
             return []
 
     def read_into(self, path: str, position: int, target: memoryview) -> int:
         if not path[-20:].isdigit():
-            descriptor = os.open(self.root / path, os.O_RDONLY)
+            descriptor = os.open(f"{self._begin}{path}", os.O_RDONLY)
             try:
                 return _read_fully(descriptor, position, target)
             finally:
@@ -137,7 +142,7 @@ class LocalFolder(StoreFolder):
 
     def _descriptor(self, path: str) -> int:
         if self._open is None or self._open[0] != path:
-            descriptor = os.open(self.root / path, os.O_RDONLY)
+            descriptor = os.open(f"{self._begin}{path}", os.O_RDONLY)
             self.close()
             self._open = (path, descriptor)
         return self._open[1]

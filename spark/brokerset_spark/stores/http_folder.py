@@ -25,6 +25,8 @@ import orjson
 from brokerset_formats.errors import FormatError
 from brokerset_spark.json_values import CAMEL, from_value
 from brokerset_spark.stores.folder import READ_MAX, FileFacts, StoreFolder
+from brokerset_spark.stores.names import NameTree
+from brokerset_spark.stores.places import without_secrets
 
 TOKEN_VARIABLE: Final = "BROKERSET_STORE_TOKEN"
 TOKEN_FILE_VARIABLE: Final = "BROKERSET_STORE_TOKEN_FILE"
@@ -91,18 +93,18 @@ class HttpFolder(StoreFolder):
         self, url: str, *, token: str | None = None, sleep: Callable[[float], None] = time.sleep
     ) -> None:
         """ValueError if the URL is none of a stream. Nothing is asked before it is needed."""
-        parts = urlsplit(url)
+        parts, shown = urlsplit(url), without_secrets(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
-            raise ValueError(f"{url}: must be http(s)://HOST[:PORT]/store; tokens go into {TOKEN_VARIABLE}")
+            raise ValueError(f"{shown}: must be http(s)://HOST[:PORT]/store; tokens go into {TOKEN_VARIABLE}")
         if parts.query or parts.fragment or parts.path.rstrip("/") not in ("", "/store"):
-            raise ValueError(f"{url}: a broker's stream is at /store, with nothing behind")
+            raise ValueError(f"{shown}: a broker's stream is at /store, with nothing behind")
         self.url = f"{parts.scheme}://{parts.netloc}/store"
         self._secure = parts.scheme == "https"
         self._host, self._port = parts.hostname, parts.port
         self._given = token
         self._sleep = sleep
         self._connection: http.client.HTTPConnection | None = None
-        self._queues: list[FileFacts] | None = None
+        self._queues: NameTree | None = None
         self._small: tuple[str, bytes] | None = None
 
     def __reduce__(self) -> tuple[Callable[..., HttpFolder], tuple[str, str | None]]:
@@ -111,17 +113,17 @@ class HttpFolder(StoreFolder):
     # -- what is asked ------------------------------------------------------------------------------------
 
     def files(self, folder: str) -> list[FileFacts]:
-        depth = folder.count("/") + 2 if folder else 1
-        return [each for each in self._below(folder) if each.path.count("/") + 1 == depth]
+        return self._below(folder).files(folder)
 
     def folders(self, folder: str) -> list[str]:
         """Folders without files are not told."""
-        depth = folder.count("/") + 1 if folder else 0
-        paths = [each.path.split("/") for each in self._below(folder)]
-        return sorted({parts[depth] for parts in paths if len(parts) > depth + 1})
+        return self._below(folder).folders(folder)
 
     def listed(self) -> HttpFolder:
         return _Listed(self, self._below(""))
+
+    def forget_names(self) -> None:
+        self._queues = None
 
     def read_into(self, path: str, position: int, target: memoryview) -> int:
         """The end is what the broker gives out. A small file is read whole, at once."""
@@ -172,10 +174,10 @@ class HttpFolder(StoreFolder):
 
     # -- requests -------------------------------------------------------------------------------------------
 
-    def _below(self, folder: str) -> list[FileFacts]:
+    def _below(self, folder: str) -> NameTree:
         """All files below a folder. Those of queues are many, and kept from the last listing of the root."""
         if self._queues is not None and (folder == "consumequeue" or folder.startswith("consumequeue/")):
-            return [each for each in self._queues if each.path.startswith(folder + "/")]
+            return self._queues
         found: list[FileFacts] = []
         after: str | None = ""
         for _ in range(LISTINGS_MAX):
@@ -191,9 +193,10 @@ class HttpFolder(StoreFolder):
                 break
         else:
             raise StreamFailed(f"{self.url}/files does not come to an end")
+        names = NameTree(found)
         if not folder:
-            self._queues = [each for each in found if each.path.startswith("consumequeue/")]
-        return sorted(found)
+            self._queues = names
+        return names
 
     def _json(self, request: str) -> dict[str, Any]:
         _, body = self._ask(request, "", (200,))
@@ -333,12 +336,12 @@ class _Listed(HttpFolder):
 
     __slots__ = ("_names",)
 
-    def __init__(self, folder: HttpFolder, names: list[FileFacts]) -> None:
+    def __init__(self, folder: HttpFolder, names: NameTree) -> None:
         self.__dict__ = folder.__dict__
         self._names = names
 
-    def _below(self, folder: str) -> list[FileFacts]:
-        return [each for each in self._names if not folder or each.path.startswith(folder + "/")]
+    def _below(self, folder: str) -> NameTree:
+        return self._names
 
 
 def _opened(url: str, token: str | None) -> HttpFolder:

@@ -7,7 +7,7 @@ reads the log itself.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, TypeVar
@@ -16,6 +16,7 @@ from brokerset_formats.checkpoints import StoreCheckpoint, decode_checkpoint
 from brokerset_formats.epochs import EpochHistory, decode_epoch_file
 from brokerset_formats.errors import FormatError
 from brokerset_formats.identity import BrokerIdentity
+from brokerset_spark.stores.archives import MANIFEST, ArchiveManifest, decode_manifest
 from brokerset_spark.stores.folder import FileFacts, StoreFolder, read_all
 
 COMMIT_LOG: Final = "commitlog"
@@ -103,6 +104,9 @@ class StoreFacts:
     problems: tuple[tuple[str, str], ...] = field(default=())
     """Small files that cannot be read: path, and what is wrong."""
 
+    archive: ArchiveManifest | None = None
+    """Of an archive: the logs have only files that it names, and there are neither queues nor index files."""
+
     @property
     def layout(self) -> str:
         """`commitlog`, `dledger`, `both` (a DLedger that goes on from an old commit log), or `empty`."""
@@ -127,11 +131,13 @@ class StoreFacts:
         return self.logs[0][0].first if self.logs else 0
 
 
-def read_log(folder: StoreFolder, path: str) -> Log:
-    """The files of one log folder."""
+def read_log(folder: StoreFolder, path: str, known: Container[str] | None = None) -> Log:
+    """The files of one log folder; of an archive those that are known to be whole."""
     files: list[LogFile] = []
     problems: list[str] = []
     for facts in folder.files(path):
+        if known is not None and facts.path not in known:
+            continue
         name = facts.path.rpartition("/")[2]
         if not _NAME.fullmatch(name):
             problems.append(f"{facts.path}: a foreign file; Java refuses to start with it")
@@ -164,10 +170,13 @@ def look(folder: StoreFolder) -> StoreFacts:
             if name.isdigit():
                 log = read_log(folder, f"{QUEUES}/{topic}/{name}")
                 queues.append(QueueFiles(topic, int(name), log))
+    names = [facts.path for facts in folder.files("")]
+    archive = _decoded(folder, [MANIFEST], decode_manifest, problems) if MANIFEST in names else None
+    known = None if archive is None else {each.path for each in archive.files}
     return StoreFacts(
         url=folder.url,
-        commit_log=read_log(folder, COMMIT_LOG),
-        ledger=read_log(folder, f"{ledger}/data") if ledger else Log(()),
+        commit_log=read_log(folder, COMMIT_LOG, known),
+        ledger=read_log(folder, f"{ledger}/data", known) if ledger else Log(()),
         ledger_index=read_log(folder, f"{ledger}/index") if ledger else Log(()),
         ledger_id=ledger.removeprefix(DLEDGER_PREFIX) if ledger else None,
         queues=tuple(queues),
@@ -175,8 +184,9 @@ def look(folder: StoreFolder) -> StoreFacts:
         epochs=_decoded(folder, EPOCH_FILES, decode_epoch_file, problems),
         identity=_decoded(folder, ["brokerIdentity"], BrokerIdentity.decode, problems),
         checkpoint=_decoded(folder, ["checkpoint"], decode_checkpoint, problems),
-        aborted=any(facts.path == "abort" for facts in folder.files("")),
+        aborted="abort" in names,
         problems=tuple(problems),
+        archive=archive,
     )
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from brokerset_formats.dledger import ENTRY_HEAD_SIZE
 from brokerset_formats.records import BLANK_SIZE_MIN
-from brokerset_spark.kernels import KERNELS, Kernels, Stop
+from brokerset_spark.kernels import KERNELS, Stop
 from brokerset_spark.kernels.contract import Bytes, Int32s, Int64s
 from brokerset_spark.stores.folder import LocalFolder, StoreFolder
 from brokerset_spark.stores.layout import Log, LogFile
@@ -58,6 +58,9 @@ class Chunk:
     begin: int = 0
     end: int = 0
     """Offsets of all that was walked for this chunk, entries without message included."""
+
+    offsets: Int64s | None = None
+    """Of the records, where `data` is not a stretch of the log."""
 
 
 @dataclass(slots=True)
@@ -203,7 +206,6 @@ def read_range(
     *,
     crc: bool = False,
     resync: bool = False,
-    kernels: Kernels = KERNELS,
     throttle: Throttle | None = None,
     drop_cache: bool = False,
     piece: int = PIECE,
@@ -213,7 +215,7 @@ def read_range(
     It ends at the first damage, unless `resync` asks to go on behind it in the same range. OSError as from
     the folder.
     """
-    begin, until = bounds(folder, wanted, kernels)
+    begin, until = bounds(folder, wanted)
     outcome.begin = outcome.end = begin
     outcome.stop, outcome.found, outcome.skipped = Stop.RANGE_END, False, []
     window = _Window(folder, wanted, piece, throttle, drop_cache)
@@ -224,7 +226,7 @@ def read_range(
         data, offset = window.data, window.offset
         final = window.all_read and window.limit == window.file_end
         chunk, position, stop, index = walk_chunk(
-            kernels, data, min(until - offset, len(data)), offset, wanted.entries, index, final, crc
+            data, min(until - offset, len(data)), offset, wanted.entries, index, final, crc
         )
         reached = offset + position
         if position:
@@ -244,13 +246,13 @@ def read_range(
         if stop is Stop.BLANK and until < wanted.limit:
             stop = Stop.BAD_SIZE  # it claims the rest of the file, and records follow
         if stop is Stop.SHORT and (
-            wanted.exact_bound or find_whole(folder, wanted, reached + 1, kernels=kernels)[0] < wanted.limit
+            wanted.exact_bound or find_whole(folder, wanted, reached + 1)[0] < wanted.limit
         ):
             stop = Stop.BAD_SIZE  # it claims bytes behind the bound, and is not the last one before it
         outcome.stop = Stop.EMPTY if stop is Stop.RANGE_END else stop  # the file ends before its name says
         if not resync or outcome.stop in (Stop.BLANK, Stop.SHORT):
             return
-        following = min(find_start(folder, wanted, reached + 1, kernels), until)
+        following = min(find_start(folder, wanted, reached + 1), until)
         if stop is Stop.EMPTY and following >= window.file_end:
             return
         outcome.skipped.append((reached, following, stop))
@@ -258,9 +260,7 @@ def read_range(
         window.go_to(following)
 
 
-def damaged_ranges(
-    folder: StoreFolder, wanted: Range, outcome: Outcome, kernels: Kernels = KERNELS
-) -> list[tuple[int, int, Stop]]:
+def damaged_ranges(folder: StoreFolder, wanted: Range, outcome: Outcome) -> list[tuple[int, int, Stop]]:
     """Where a range that was read to its end has no records though it should: begin, end, why.
 
     Ranges end as they should with their last record, where their file ends, or at the bound. OSError as from
@@ -269,31 +269,31 @@ def damaged_ranges(
     found = list(outcome.skipped)
     clean = outcome.stop in (Stop.RANGE_END, Stop.BLANK, Stop.SHORT)
     if not clean and not (outcome.stop is Stop.EMPTY and wanted.limit - outcome.end < BLANK_SIZE_MIN):
-        _, until = bounds(folder, wanted, kernels)
-        following = find_start(folder, wanted, outcome.end + 1, kernels)
+        _, until = bounds(folder, wanted)
+        following = find_start(folder, wanted, outcome.end + 1)
         found.append((outcome.end, max(min(following, until), outcome.end), outcome.stop))
     return found
 
 
-def bounds(folder: StoreFolder, wanted: Range, kernels: Kernels = KERNELS) -> tuple[int, int]:
+def bounds(folder: StoreFolder, wanted: Range) -> tuple[int, int]:
     """Where the first record of a range begins, and where the first one behind it does."""
     begin, until = wanted.start, min(wanted.end, wanted.limit)
     if wanted.start != wanted.base and not wanted.exact_start:
-        begin = find_start(folder, wanted, wanted.start, kernels)
+        begin = find_start(folder, wanted, wanted.start)
     if until < wanted.limit:
-        until = find_start(folder, wanted, until, kernels)
+        until = find_start(folder, wanted, until)
     return begin, until
 
 
 def walk_chunk(
-    kernels: Kernels, data: Bytes, end: int, offset: int, entries: bool, index: int, final: bool, crc: bool
+    data: Bytes, end: int, offset: int, entries: bool, index: int, final: bool, crc: bool
 ) -> tuple[Chunk, int, Stop, int]:
     """Records from the first byte of `data` on, where and why they end, and the index of the next entry."""
     if not entries:
-        found = kernels.walk(data, 0, end, offset, final=final, crc=crc)
+        found = KERNELS.walk(data, 0, end, offset, final=final, crc=crc)
         chunk = Chunk(data, offset, found.starts, found.sizes, begin=offset, end=offset + found.position)
         return chunk, found.position, found.stop, -1
-    walked = kernels.walk_entries(data, 0, end, offset, index=index, final=final, crc=crc)
+    walked = KERNELS.walk_entries(data, 0, end, offset, index=index, final=final, crc=crc)
     kept = walked.are_records
     chunk = Chunk(
         data,

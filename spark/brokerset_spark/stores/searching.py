@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from brokerset_formats import dledger, records
-from brokerset_spark.kernels import KERNELS, Kernels
+from brokerset_spark.kernels import KERNELS
 from brokerset_spark.kernels.contract import Bytes
 from brokerset_spark.stores.folder import StoreFolder
 
@@ -105,13 +105,13 @@ def declared_size(data: Bytes, position: int, entries: bool) -> int:
     return int.from_bytes(data[at : at + 4].tobytes(), "big") if at + 4 <= len(data) else 0
 
 
-def find_start(folder: StoreFolder, wanted: Range, offset: int, kernels: Kernels = KERNELS) -> int:
+def find_start(folder: StoreFolder, wanted: Range, offset: int) -> int:
     """Offset of the first sure record of the file at or behind `offset`; the range's `limit` if there is
     none.
 
     What lies behind the blank record of the file is none. OSError as from the folder.
     """
-    resync = kernels.resync_entries if wanted.entries else kernels.resync
+    resync = KERNELS.resync_entries if wanted.entries else KERNELS.resync
     limit, size, blank = wanted.limit, WINDOW, -2
     while offset < limit:
         data = _read(folder, wanted, offset, min(size, limit - offset))
@@ -143,7 +143,6 @@ def find_whole(
     wanted: Range,
     offset: int,
     *,
-    kernels: Kernels = KERNELS,
     took: Callable[[int], None] | None = None,
 ) -> tuple[int, bool]:
     """Offset of the first whole record of the file at or behind `offset`, and False; of the blank record that
@@ -163,7 +162,7 @@ def find_whole(
             for position in _candidates(raw, at, wanted.entries):
                 if 0 <= blank < position:
                     break
-                if _is_whole(folder, wanted, data, at, position, kernels):
+                if _is_whole(folder, wanted, data, at, position):
                     return at + position, False
             if blank >= 0:
                 return at + blank, True
@@ -183,9 +182,7 @@ def _candidates(raw: bytes, base: int, entries: bool) -> Iterator[int]:
             yield start
 
 
-def _is_whole(
-    folder: StoreFolder, wanted: Range, data: Bytes, base: int, position: int, kernels: Kernels
-) -> bool:
+def _is_whole(folder: StoreFolder, wanted: Range, data: Bytes, base: int, position: int) -> bool:
     """Whether a record with the right CRC begins there."""
     size = declared_size(data, position, wanted.entries)
     if not 0 < size <= RECORD_MAX or base + position + size > wanted.limit:
@@ -195,8 +192,8 @@ def _is_whole(
         piece = _read(folder, wanted, base + position, size)
     start = base + position
     if wanted.entries:
-        return kernels.walk_entries(piece, 0, 1, start, index=-1, final=True, crc=True).position == size
-    return kernels.walk(piece, 0, 1, start, final=True, crc=True).position == size
+        return KERNELS.walk_entries(piece, 0, 1, start, index=-1, final=True, crc=True).position == size
+    return KERNELS.walk(piece, 0, 1, start, final=True, crc=True).position == size
 
 
 def _blank_in(raw: bytes, base: int, wanted: Range) -> int:

@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from brokerset_formats.dledger import INDEX_UNIT_SIZE, LedgerCheckpoint, LedgerUnit
 from brokerset_formats.errors import FormatError
-from brokerset_spark.kernels import KERNELS, PROBLEMS, Kernels, Stop
+from brokerset_spark.kernels import PROBLEMS, Stop
 from brokerset_spark.stores.ending import HOLES_MAX, LogEnd, LogWalk, Lost, StoreState
 from brokerset_spark.stores.folder import LocalFolder, StoreFolder, read_all
 from brokerset_spark.stores.layout import Log, StoreFacts, read_log
@@ -126,7 +126,6 @@ def bound_of(
     confirmed: int | None = None,
     since: int | None = None,
     claims: bool = True,
-    kernels: Kernels = KERNELS,
 ) -> Bound:
     """How far the store may be read now. What brokers confirm may end inside a record.
 
@@ -160,7 +159,7 @@ def bound_of(
         return _checkpoint_bound(folder, facts, log, stored, state, claims and since is None)
     if mode == "end" and state == "live":
         state = "left"  # whoever asks for it says that nobody writes
-    walk = LogWalk(folder, log, entries, crc=live or mode in ("crc", "end"), kernels=kernels)
+    walk = LogWalk(folder, log, entries, crc=live or mode in ("crc", "end"))
     end = walk.find_end(state, since)
     lost = None
     if claims and since is None:

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from brokerset_formats import dledger, index_file, queue_units
 from brokerset_formats.queue_units import BLANK_SIZE, first_that
 from brokerset_spark.kernels.contract import Bools
-from brokerset_spark.stores.folder import FileFacts, LocalFolder, StoreFolder
-from brokerset_spark.stores.layout import QUEUES, LogFile
+from brokerset_spark.stores.folder import LocalFolder, StoreFolder
+from brokerset_spark.stores.layout import QUEUES, LogFile, QueueFiles, read_log
 
 Units = NDArray[np.void]
 
@@ -30,7 +30,6 @@ BLOCK_BYTES: Final = 65_536 * queue_units.UNIT_SIZE
 ZERO_BYTES: Final = 4096 * queue_units.UNIT_SIZE
 """Bytes compared together with zero: files are preallocated, and that of a small queue is mostly zeros."""
 
-_NAME: Final = re.compile(r"\d{20}")
 _LEGAL: Final = re.compile(r"[^/\x00]+")
 
 
@@ -91,11 +90,6 @@ def is_blank(units: Units | np.void) -> Bools:
     """Which are place holders."""
     found: Bools = (units["offset"] == 0) & (units["size"] == BLANK_SIZE)
     return found
-
-
-def named_files(folder: StoreFolder, path: str) -> list[FileFacts]:
-    """The files of a folder whose names are an offset, in their order."""
-    return [facts for facts in folder.files(path) if _NAME.fullmatch(facts.path.rpartition("/")[2])]
 
 
 def queues_of(folder: StoreFolder, kind: UnitKind) -> list[tuple[str, int]]:
@@ -180,6 +174,17 @@ class UnitFiles:
         low, high = self.span(self.files[0])[0], self.span(self.files[-1])[1]
         return first_that(low, high, lambda number: holds(self.read(number, 1)[0]))
 
+    def pointing(self, first_offset: int) -> tuple[int, int]:
+        """Numbers `[first, end)` of the units whose records lie at or behind an offset of the log, by halves.
+
+        In a queue, blank units come first, then those with ascending offsets, then zeros.
+        """
+        end = self.search(lambda unit: not is_written(unit))
+        first = self.search(
+            lambda unit: not is_written(unit) or (not is_blank(unit) and bool(unit["offset"] >= first_offset))
+        )
+        return min(first, end), end
+
     def first_written(self) -> tuple[int, np.void] | None:
         """The number of the first unit that was written, and the unit."""
         for first, units in self.blocks():
@@ -198,6 +203,11 @@ class UnitFiles:
         return None
 
 
+def units_of(folder: StoreFolder, queue: QueueFiles) -> UnitFiles:
+    """The units of a consume queue whose files are known."""
+    return UnitFiles(folder, QUEUE.dtype, f"{QUEUES}/{queue.topic}/{queue.queue_id}", queue.log.files)
+
+
 class QueueReader:
     """The units of any queue of one kind; lists of files are read once."""
 
@@ -212,10 +222,7 @@ class QueueReader:
         if key not in self._known:
             path = f"{self.kind.folder}/{topic}/{queue_id}"
             legal = topic not in (".", "..") and _LEGAL.fullmatch(topic) is not None and queue_id >= 0
-            files = [
-                LogFile(each.path, int(each.path[-20:]), each.size, each.mtime_ms)
-                for each in (named_files(self._folder, path) if legal else ())
-            ]
+            files = read_log(self._folder, path).files if legal else ()
             self._known[key] = UnitFiles(self._folder, self.kind.dtype, path, files)
         return self._known[key]
 

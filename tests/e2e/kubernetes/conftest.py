@@ -60,9 +60,16 @@ def cluster(bare_cluster: rig.Cluster) -> rig.Cluster:
     return bare_cluster
 
 
+@pytest.fixture
+def chart(cluster: rig.Cluster) -> Iterator[rig.Cluster]:
+    """A cluster whose chart may be changed; it is put back."""
+    yield cluster
+    cluster.install()
+
+
 @pytest.fixture(scope="session")
 def spark_image(bare_cluster: rig.Cluster) -> str:
-    """The image of jobs on store files, which the cluster has."""
+    """The image of jobs, which the cluster has."""
     if not INSTALLED:
         rig.say(f"building {bare_cluster.spark_image}")
         bare_cluster.provider.build(bare_cluster.spark_image, "spark")

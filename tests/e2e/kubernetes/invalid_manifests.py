@@ -49,6 +49,18 @@ AUDIT: Final[Mapping[str, Any]] = {
 }
 """A valid audit."""
 
+EXPORT: Final[Mapping[str, Any]] = {
+    "apiVersion": "brokerset.io/v1alpha1",
+    "kind": "StoreExport",
+    "metadata": {"name": "lake"},
+    "spec": {
+        "brokerSetRef": {"name": "orders"},
+        "topics": ["payments"],
+        "target": {"url": "s3://lake/orders", "credentials": {"secretName": "lake-keys"}},
+    },
+}
+"""A valid export."""
+
 MIGRATION: Final[Mapping[str, Any]] = {
     "apiVersion": "brokerset.io/v1alpha1",
     "kind": "StoreMigration",
@@ -122,6 +134,10 @@ def _subject(name: str, api: str, reader: str | None, **spec: Any) -> Case:
 
 def _audit(name: str, api: str, reader: str, **spec: Any) -> Case:
     return Case(name, {"spec": spec}, api, reader, valid=AUDIT)
+
+
+def _export(name: str, api: str, reader: str, **spec: Any) -> Case:
+    return Case(name, {"spec": spec}, api, reader, valid=EXPORT)
 
 
 def _migration(name: str, api: str, reader: str, **spec: Any) -> Case:
@@ -1054,6 +1070,103 @@ STORE_JOBS: Final = (
         "spec.options.topics: a is listed twice",
         options={"topics": ["a", "a"]},
     ),
+    _export(
+        "an export of no topics",
+        "give either topics or topicPattern",
+        "spec.topics: are not named",
+        topics=[],
+    ),
+    _export(
+        "topics by name and by pattern",
+        "give either topics or topicPattern",
+        "spec.topics: are named in two ways",
+        topicPattern="pay.*",
+    ),
+    _export(
+        "a topic that is exported twice",
+        "a topic is listed twice; list each topic once",
+        "spec.topics: a is listed twice",
+        topics=["a", "a"],
+    ),
+    _export(
+        "a password in the address of a table",
+        "spec.target.url",
+        "spec.target.url: is not the address of a table",
+        target={"url": "s3://key:secret@lake/orders"},
+    ),
+    _export(
+        "a token in the address of a table",
+        "spec.target.url",
+        "spec.target.url: is not the address of a table",
+        target={"url": "abfss://lake@account.dfs.core.windows.net/orders?sig=abc"},
+    ),
+    _export(
+        "a table in two places",
+        "give either url or claimName",
+        "spec.target: names an address and a volume as well",
+        target={"claimName": "lake"},
+    ),
+    _export(
+        "a table nowhere",
+        "give either url or claimName",
+        "spec.target: names no place",
+        target={"url": LEFT_OUT, "credentials": LEFT_OUT},
+    ),
+    _export(
+        "credentials for a volume",
+        "a volume takes no credentials",
+        "spec.target.credentials: a volume takes none",
+        target={"url": LEFT_OUT, "claimName": "lake"},
+    ),
+    _export(
+        "a format that nobody writes",
+        "spec.target.format",
+        "spec.target.format: is not",
+        target={"format": "csv"},
+    ),
+    _export(
+        "fields of JSON without columns",
+        "jsonColumns and schema json belong together",
+        "spec.jsonColumns: has 0 columns, and the schema is json",
+        schema="json",
+    ),
+    _export(
+        "columns of raw bodies",
+        "jsonColumns and schema json belong together",
+        "spec.jsonColumns: has 1 columns, and the schema is raw",
+        jsonColumns=[{"name": "id", "type": "bigint"}],
+    ),
+    _export(
+        "Iceberg without a catalog",
+        "a catalog belongs to the format iceberg",
+        "spec.target.catalog: is missing, and the format is iceberg",
+        target={"format": "iceberg"},
+    ),
+    _export(
+        "a catalog of Delta",
+        "a catalog belongs to the format iceberg",
+        "spec.target.catalog: is there, and the format is delta",
+        target={"catalog": {"type": "rest", "uri": "https://catalog:8181"}},
+    ),
+    _export(
+        "a catalog's password that everybody can read",
+        "spec.target.catalog.uri",
+        "spec.target.catalog.uri: is not the address of a service",
+        target={"format": "iceberg", "catalog": {"type": "sql", "uri": "postgresql://lake:secret@db/lake"}},
+    ),
+    _export(
+        "Avro without a registry",
+        "avro and schema avro belong together",
+        "spec.avro: is missing, and the schema is avro",
+        schema="avro",
+    ),
+    _export("columns of their own", "spec.schema", "spec.schema: is not", schema="xml"),
+    _export(
+        "a driver of an export too small for Spark",
+        "the memory is too little for Java and Python together; give 1Gi or more",
+        "spec.limits.resources.limits.memory: 900Mi is too little for Java and Python together",
+        limits={"resources": {"limits": {"memory": "900Mi"}}},
+    ),
     Case(
         "another source of the migration",
         {"spec": {"source": {"claimName": "older"}}},
@@ -1062,7 +1175,7 @@ STORE_JOBS: Final = (
         before={},
     ),
 )
-"""What jobs on store files may not say."""
+"""What jobs may not say."""
 
 CASES: Final = (*SHAPES, *CONTRADICTIONS, *SETTINGS, *PODS, *CHANGES, *TOPICS, *SUBJECTS, *STORE_JOBS)
 """All of them."""
@@ -1075,6 +1188,19 @@ ACCEPTED: Final[Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any] | None, 
     "an audit": (AUDIT, None, {}),
     "an audit that is changed": (AUDIT, {}, {"spec": {"schedule": "0 4 * * *", "suspend": True}}),
     "an audit without a schedule": (AUDIT, None, {"spec": {"schedule": LEFT_OUT}}),
+    "an export": (EXPORT, None, {}),
+    "an export of topics by pattern to a volume": (
+        EXPORT,
+        None,
+        {
+            "spec": {
+                "topics": LEFT_OUT,
+                "topicPattern": "pay.*",
+                "target": {"url": LEFT_OUT, "credentials": LEFT_OUT, "claimName": "lake"},
+                "executors": {"instances": 2},
+            }
+        },
+    ),
     "a migration": (MIGRATION, None, {}),
     "executors of every size": (
         MIGRATION,

@@ -7,7 +7,7 @@ import hashlib
 import json
 import tarfile
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -211,13 +211,6 @@ def test_a_java_brokers_store_is_taken_over_by_a_new_set(cluster: Cluster, names
     cluster.delete("storemigration", "take-over", namespace=namespace, seconds=60)
     until("its Jobs are gone", lambda: not cluster.items("jobs", namespace), WAIT_SECONDS)
     assert cluster.get("pvc", TARGET_CLAIM, namespace) is not None, "the volume stays"
-
-
-@pytest.fixture
-def chart(cluster: Cluster) -> Iterator[Cluster]:
-    """A cluster whose chart may be changed; it is put back."""
-    yield cluster
-    cluster.install()
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """A plugin for pytest: a test that is a coroutine runs on a loop of its own.
 
-* The loop is asyncio's; a fixture `loop_factory` gives another one, and `pytest.mark.virtual` one whose clock jumps.
+* The loop is asyncio's on steady time (`brokerset_rig.steady_time`): a machine that stops the process costs no lease and no
+  time-out. A fixture `loop_factory` gives another one, and `pytest.mark.virtual` one whose clock jumps.
 * On a real loop the test has `SECONDS_MAX`, or nearly all of what its own `pytest.mark.timeout` allows if that is more.
 * A fixture that returns an async context manager is entered on that loop, and the test gets what it yields.
 * What was given to `at_end` is called when the test has ended, on that loop: uvloop's does not close while a process that
@@ -17,6 +18,7 @@ from typing import Any, Final
 
 import pytest
 
+from brokerset_rig.steady_time import SteadyLoop, counting
 from brokerset_sim.loop import VirtualLoop
 
 SECONDS_MAX: Final = 30.0
@@ -44,9 +46,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         return None
     fixtures = pyfuncitem.funcargs
     virtual = pyfuncitem.get_closest_marker("virtual") is not None
-    factory: Any = VirtualLoop if virtual else fixtures.get("loop_factory", asyncio.new_event_loop)
+    factory: Any = VirtualLoop if virtual else fixtures.get("loop_factory", SteadyLoop)
     wanted = {name: fixtures[name] for name in inspect.signature(pyfuncitem.obj).parameters}
-    with asyncio.Runner(loop_factory=factory) as runner:
+    with counting(), asyncio.Runner(loop_factory=factory) as runner:
         runner.run(_whole(pyfuncitem.obj, wanted, None if virtual else _seconds(pyfuncitem)))
     return True
 

@@ -35,6 +35,7 @@ WITH_STATUS: Final = frozenset(
         "subjects",
         "storeaudits",
         "storemigrations",
+        "storeexports",
         "jobs",
         "statefulsets",
         "pods",

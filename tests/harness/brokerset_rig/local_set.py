@@ -201,10 +201,30 @@ class Sending:
         assert self._began.wait(90), (len(self.acknowledged), self.failures)
         return self
 
+    def until(self, count: int) -> None:
+        """Wait until so many messages are acknowledged."""
+        deadline = time.monotonic() + 90
+        while len(self.acknowledged) < count:
+            assert time.monotonic() < deadline, (len(self.acknowledged), self.failures[-3:])
+            time.sleep(LOOK_SECONDS)
+
     def __exit__(self, *_: object) -> None:
         self._end.set()
         self._thread.join(30)
         assert not self._thread.is_alive()
+
+
+def processes_of(folder: str) -> list[str]:
+    """Command lines that name a folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if folder in line:
+            found.append(line)
+    return found
 
 
 def identities(view: dict[str, Any]) -> dict[str, tuple[str, int]]:

@@ -56,7 +56,12 @@ SUITES = (
     _interop("mqadmin-consumers", 330, "broker/brokerset_broker/requests/admin.py", "broker/brokerset_broker/requests/groups.py", "broker/brokerset_broker/requests/offsets.py", "broker/brokerset_broker/requests/clients.py", "libs/brokerset_protocol/bodies/*", "libs/brokerset_client/client_requests.py"),
     _interop("timer-stores", 150, "broker/brokerset_broker/timers/*", "broker/brokerset_broker/services/timers/*", "libs/brokerset_formats/timer_files.py", "tests/harness/brokerset_rig/timer_stores.py"),
     _interop("transactions", 150, "broker/brokerset_broker/transactions/*", "broker/brokerset_broker/*/*transaction*", "libs/brokerset_formats/transactions.py", "tests/harness/brokerset_rig/transaction_stores.py"),
+    _interop("pop-push", 180, "broker/brokerset_broker/pop/*", "broker/brokerset_broker/*/pop/*", "tests/harness/brokerset_rig/pop_*"),
+    _interop("transaction-groups", 200, "broker/brokerset_broker/transactions/*", "broker/brokerset_broker/*/*transaction*", "libs/brokerset_formats/transactions.py", "tests/harness/brokerset_rig/transaction_*"),
+    _interop("pop-stores", 360, "broker/brokerset_broker/pop/*", "broker/brokerset_broker/*/pop/*", "libs/brokerset_formats/pop/*", "tests/harness/brokerset_rig/pop_*"),
     _interop("traces", 120, "libs/brokerset_client/tracing.py", "libs/brokerset_protocol/bodies/traces.py", "libs/brokerset_cli/message_traces.py", "tests/harness/brokerset_rig/trace_suite.py"),
+    _interop("pop-consumer", 90, "libs/brokerset_client/pop/*", "broker/brokerset_broker/*/pop/*", "broker/brokerset_broker/pop/*", "tests/harness/brokerset_rig/pop_consumer_suite.py"),
+    _interop("proxy", 420, "broker/brokerset_broker/requests/groups.py", "broker/brokerset_broker/requests/clients.py", "broker/brokerset_broker/*/*transaction*", "broker/*/pop/*", "libs/brokerset_formats/pop/*", "tests/harness/brokerset_rig/proxy*"),
     _interop("mixed-groups", 300, *REPLICATION, "tests/harness/brokerset_rig/mixed*"),
     _interop("switches", 240, *REPLICATION, "tests/harness/brokerset_rig/switch*"),
     _interop("replication-clients", 300, *REPLICATION, "tests/harness/brokerset_rig/replication*"),
@@ -68,6 +73,7 @@ SUITES = (
     Suite("dledger-takeover", "make dledger-takeover", 300, (TAKEOVER, "broker/brokerset_broker/store/old_log.py", "broker/brokerset_broker/store/ledger*", "broker/brokerset_broker/member/dledger/*", "spark/brokerset_spark/jobs/migrate/*", "tests/harness/brokerset_rig/dledger_takeover.py", "tests/harness/brokerset_rig/takeover_records.py")),
     Suite("fuzz-native", "make fuzz-native FUZZ_SECONDS=15", 120, ("native/*", "tests/faults/native_fuzz.py")),
     Suite("image-spark", "flock build/ci/cluster.lock make e2e-kubernetes KUBERNETES=-ktest_store_jobs", 600, ("Dockerfile", "locks/spark.txt", "spark/entrypoint.sh", "tests/image.sh")),
+    Suite("store-export", "flock build/ci/cluster.lock env BROKERSET_E2E_EXPORT_MINUTES=2 make e2e-kubernetes KUBERNETES=-ktest_the_table_equals", 480, ("operator/brokerset_operator/store_jobs/*", "operator/brokerset_operator/exports.py", "spark/brokerset_spark/jobs/lake/*", "spark/brokerset_spark/topics/*", "locks/spark.txt", "tests/e2e/kubernetes/test_store_export.py")),
     Suite("test-spark", "make test-spark", 600, ("spark/*", "libs/brokerset_formats/*", "locks/dev.txt", "tests/*/spark/*", "tests/harness/brokerset_rig/*store*")),
 )  # fmt: skip
 """The table that `.ci/run` reads."""

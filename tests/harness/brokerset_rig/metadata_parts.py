@@ -10,6 +10,7 @@ from typing import Any
 
 from brokerset_broker.live_settings import LiveSettings
 from brokerset_broker.store.errors import PutStatus, StoreRefused
+from brokerset_broker.tables.access import AccessTable
 from brokerset_broker.tables.groups import GroupManager
 from brokerset_broker.tables.metadata import records
 from brokerset_broker.tables.metadata.metadata_log import MetadataLog
@@ -22,6 +23,7 @@ from brokerset_broker.tables.metadata.store_source import Written
 from brokerset_broker.tables.metadata.tables import Tables
 from brokerset_broker.tables.offsets import OffsetManager
 from brokerset_broker.tables.ordered.ordered_tables import FILE_NAME, OrderedTables
+from brokerset_broker.tables.pop.order_table import OrderTable
 from brokerset_broker.tables.pop.request_modes import RequestModes
 from brokerset_broker.tables.topics import TopicManager
 from brokerset_formats.config import DelayOffsets
@@ -202,6 +204,8 @@ class Replica:
         self.delay = Delay(folder / "config" / "delayOffset.json")
         self.ordered = OrderedTables(folder / "config" / FILE_NAME)
         self.request_modes = RequestModes(folder / "config")
+        self.order_locks = OrderTable(folder / "config")
+        self.access = AccessTable(folder / "config")
         self.tables = Tables(
             topics=self.topics,
             groups=self.groups,
@@ -210,6 +214,8 @@ class Replica:
             queues=self.store,
             ordered=self.ordered,
             request_modes=self.request_modes,
+            order_locks=self.order_locks,
+            access=self.access,
         )
         self.waiting: list[tuple[int, Callable[[PutStatus], None]]] = []
         self.log = MetadataLog(
@@ -222,7 +228,15 @@ class Replica:
             asker=asker,
             master=master,
         )
-        for manager in (self.topics, self.groups, self.offsets, self.ordered, self.request_modes):
+        for manager in (
+            self.topics,
+            self.groups,
+            self.offsets,
+            self.ordered,
+            self.request_modes,
+            self.order_locks,
+            self.access,
+        ):
             manager.load()
         self.log.load()
 
@@ -264,8 +278,12 @@ def common_end(one: Iterable[Stored], other: Iterable[Stored]) -> int:
     return end
 
 
-def file_changes(topics: TopicManager, groups: GroupManager, offsets: OffsetManager) -> FileChanges:
+def file_changes(
+    topics: TopicManager, groups: GroupManager, offsets: OffsetManager, access: AccessTable | None = None
+) -> FileChanges:
     """The changes of a broker without controllers, whose queues nobody deletes."""
     delay: Any = None
-    tables = Tables(topics=topics, groups=groups, offsets=offsets, delay=delay, queues=MemoryStore())
+    tables = Tables(
+        topics=topics, groups=groups, offsets=offsets, delay=delay, queues=MemoryStore(), access=access
+    )
     return FileChanges(tables, lambda: 0)

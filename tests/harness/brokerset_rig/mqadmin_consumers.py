@@ -20,6 +20,7 @@ from brokerset_rig import mqadmin, stack
 
 Add = Callable[[str, list[str], float], None]
 TOPIC, GROUP, CLONE, ABSENT, OWN = "live-topic", "live-group", "live-clone", "live-absent", "live-own"
+POP_TOPIC, POP_GROUP = "live-popped", "live-popping"
 SETTINGS = {"traceTopicEnable": "true"}
 
 ONLINE_SECONDS_MAX = 60.0
@@ -112,6 +113,12 @@ def commands(namesrv: str, broker: str, folder: Path) -> list[Command]:
         Command("live-updateOrderConf-delete", "updateOrderConf", (*n, *t, "-m", "delete")),
         Command("live-sendMessage-trace", "sendMessage", (*n, *t, "-p", "traced", "-k", "traced", "-m", "true")),
         Command("live-queryMsgTraceById", "queryMsgTraceById", (*n, "-i", "{traced}"), shows=(r"success",)),
+        Command("live-consumerProgress-pop", "consumerProgress", (*n, "-g", POP_GROUP, "-t", POP_TOPIC), waits=True,
+                exact=False, shows=(r"Consume Diff Total: 0", r"Consume Inflight Total: 0", rf"{POP_TOPIC}\s+broker-a")),
+        Command("live-exportPopRecord", "exportPopRecord", (*n, *b)),
+        Command("live-exportPopRecord-cluster", "exportPopRecord", (*n, *c)),
+        Command("live-exportPopRecord-dry", "exportPopRecord", (*n, *b, "-d", "true")),
+        Command("live-setConsumeMode-pop", "setConsumeMode", (*n, *b, *t, *g, "-m", "POP", "-q", "8")),
         Command("live-setConsumeMode-pull", "setConsumeMode", (*n, *b, *t, *g, "-m", "PULL", "-q", "0")),
         Command("live-allocateMQ", "allocateMQ", (*n, *t, "-i", "127.0.0.1,127.0.0.2"), exact=False,
                 shows=(r'"topic":"live-topic"',)),
@@ -146,7 +153,11 @@ def texts(namesrv: str, broker: str, folder: Path) -> Iterator[tuple[Command, st
     _until(env, r"create topic to \S+ success", "updateTopic", "-n", namesrv, "-c", "DefaultCluster", "-t", TOPIC,
            "-r", "2", "-w", "2")  # fmt: skip
     seen = {"client": "", "id": "", "offsetid": "", "traced": ""}
+    _until(env, r"create topic to \S+ success", "updateTopic", "-n", namesrv, "-c", "DefaultCluster", "-t", POP_TOPIC,
+           "-r", "2", "-w", "2")  # fmt: skip
     _send(env)
+    _interop(env, "send", f"topic={POP_TOPIC}", "count=6")
+    _interop(env, "pop", f"topic={POP_TOPIC}", f"group={POP_GROUP}", "count=6")
     with consumer(env, folder):
         _until(env, r"Consume Diff Total: 0", "consumerProgress", "-n", namesrv, "-g", GROUP)
         for command in commands(namesrv, broker, folder):
@@ -161,12 +172,17 @@ def texts(namesrv: str, broker: str, folder: Path) -> Iterator[tuple[Command, st
 
 
 def _send(env: Mapping[str, str]) -> None:
+    _interop(env, "send", f"topic={TOPIC}", "count=12")
+
+
+def _interop(env: Mapping[str, str], verb: str, *arguments: str) -> None:
+    """Run a Java client until it has ended. Raises `StackError`."""
     done = subprocess.run(
-        [str(stack.PEERS / "bin" / "interop"), "send", f"topic={TOPIC}", "count=12"],
+        [str(stack.PEERS / "bin" / "interop"), verb, *arguments],
         capture_output=True, text=True, timeout=90, env={**os.environ, "CLIENT_HEAP": "128m", **env},
     )  # fmt: skip
     if done.returncode:
-        raise stack.StackError(f"nothing could be sent: {done.stdout[-500:]} {done.stderr[-500:]}")
+        raise stack.StackError(f"{verb} failed: {done.stdout[-500:]} {done.stderr[-500:]}")
 
 
 def _until(env: dict[str, str], pattern: str, command: str, *arguments: str) -> None:

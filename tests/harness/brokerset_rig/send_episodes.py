@@ -190,7 +190,7 @@ def draw_plain_aside_episode(seed: int, *, actions: int = 120) -> Episode:
 
 
 def draw_aside_episode(seed: int, *, actions: int = 120) -> Episode:
-    """Halves and timers among other requests; time passes, so that timers are delivered."""
+    """Halves and timers among other requests; time passes, and the broker starts again."""
     source = random.Random(seed)
     drawn = _draw_undisturbed(seed, source, draw_setup(source), actions, FrameSource.mixed_asides)
     mixed: list[Action] = []

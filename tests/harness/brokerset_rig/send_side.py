@@ -225,15 +225,15 @@ class SendSide(Broker):
         )
 
     def _put_aside(self) -> Observed:
-        """What is known of messages that wait: of transactions and of timers."""
-        resolved, counts, timers = self.transaction_log.resolved, self.transaction_log.counts, self.timers
+        """What is known of messages that wait: which transactions are open, how many timers are to be linked."""
+        resolved, counts = self.transaction_log.resolved, self.transaction_log.counts
         halves = None
         if resolved is not None:
             halves = [(number, resolved.place_of(number)) for number in resolved.open_halves()]
             halves.append((resolved.half_end, resolved.room))
         return (
             halves, sorted((topic, each.open, each.changed_ms) for topic, each in counts.topics.items()), counts.changed,
-            timers.enqueue_lag(), timers.progress(), sorted(timers.counts.enqueued.items()), sorted(timers.counts.dequeued.items()),
+            self.timers.enqueue_lag(),
         )  # fmt: skip
 
     def stored(self) -> Observed:
@@ -380,7 +380,7 @@ class Run:
             case "store leads":
                 side.store.lead()
             case "forget facts":
-                side._send.forget_facts()
+                side._send.topics.forget_all()
             case "ordered subject":
                 queue = OrderedQueue(100, PartitionStatus.OPEN)
                 side.ordered.apply(SubjectsPut({TOPICS[1]: Subject(OrderStrategy.STRICT, 1, {0: queue})}))

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -256,6 +256,17 @@ def java_broker(folder: Path, port: int, namesrv: str, settings: Mapping[str, st
     conf.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
     env = {"PEERS_RUN": str(folder), "BROKER_HEAP": os.environ.get("BROKER_HEAP", "1g")}
     return Server("java-broker", [str(PEERS / "bin" / "broker"), str(conf)], port, folder, env)
+
+
+def java_proxy(
+    folder: Path, ports: Sequence[int], namesrv: str, settings: Mapping[str, str] | None = None
+) -> Server:
+    """Java's proxy in cluster mode: gRPC on the first port, remoting on the second one."""
+    given = [f"{key}={value}" for key, value in (settings or {}).items()]
+    command = [str(PEERS / "bin" / "proxy"), str(ports[0]), str(ports[1]), *given]
+    return Server(
+        "java-proxy", command, ports[0], folder, {"PEERS_RUN": str(folder), "NAMESRV_ADDR": namesrv}
+    )
 
 
 @dataclass(frozen=True, slots=True)

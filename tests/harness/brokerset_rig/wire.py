@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 SEND_V2, PULL, QUERY_MESSAGE, MAX_OFFSET, MIN_OFFSET, CREATE_TOPIC, DELETE_TOPIC = (
     310,
@@ -20,7 +21,7 @@ SEND_V2, PULL, QUERY_MESSAGE, MAX_OFFSET, MIN_OFFSET, CREATE_TOPIC, DELETE_TOPIC
     17,
     215,
 )
-UPDATE_CONSUMER_OFFSET, GET_BROKER_CONSUME_STATS = 15, 317
+QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET, GET_BROKER_CONSUME_STATS = 14, 15, 317
 MAGIC_V1 = 0xDAA320A7
 
 
@@ -96,12 +97,22 @@ class Client:
     """One connection, one request at a time, or pipelined by `write` and `read`."""
 
     def __init__(self, port: int, timeout: float = 10.0) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._buffer = b""
+        self._timeout = timeout
         self._opaque = 0
+        self.socket = self._connected(port)
+        self._buffer = b""
 
-    def __enter__(self) -> Client:
+    def connect(self, port: int) -> None:
+        """Go on at another server."""
+        self.socket.close()
+        self.socket, self._buffer = self._connected(port), b""
+
+    def _connected(self, port: int) -> socket.socket:
+        found = socket.create_connection(("127.0.0.1", port), self._timeout)
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return found
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

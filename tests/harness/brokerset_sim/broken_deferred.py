@@ -77,8 +77,8 @@ class DeferredVariant:
 def _half_in_the_target_queue() -> list[Patch]:
     append_half = TransactionLog.append_half
 
-    def twice(self: TransactionLog, half: Message) -> Appended:
-        appended = append_half(self, half)
+    def twice(self: TransactionLog, half: Message, supersedes: int | None = None) -> Appended:
+        appended = append_half(self, half, supersedes)
         topic, queue_id = target_of(self._record_of(half, appended))
         self.append(replace(half, topic=topic, queue_id=queue_id))
         return appended

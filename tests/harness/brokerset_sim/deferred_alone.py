@@ -10,7 +10,7 @@ import random
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from brokerset_broker.app import Broker
 from brokerset_broker.member.alone import Alone
@@ -18,7 +18,7 @@ from brokerset_broker.member.group_member import GroupMember
 from brokerset_broker.member.role import RoleState
 from brokerset_broker.requests.send_lane import SendLane
 from brokerset_sim.deferred_checker import DeferredChecker
-from brokerset_sim.deferred_plan import DeferredPlan, draw_deferred
+from brokerset_sim.deferred_plan import ALONE_FAULTS, DeferredPlan, draw_deferred
 from brokerset_sim.deferred_world import DeferredNode, DeferredWorld, small_wheels
 from brokerset_sim.ledger_checker import LedgerChecker
 from brokerset_sim.ledger_node import LedgerNode, SimBroker
@@ -36,20 +36,6 @@ if TYPE_CHECKING:
     from brokerset_protocol.commands import Command
     from brokerset_sim.ledger_world import LedgerWorld
     from brokerset_sim.process import Process
-
-FAULTS: Final = (
-    "kill",
-    "power",
-    "end",
-    "pause",
-    "slow disk",
-    "failing disk",
-    "break connections",
-    "kill producer",
-    "set clock",
-    "full disk",
-)
-"""Of those of a group all that one broker can have."""
 
 
 class LoneBroker(SimBroker):
@@ -182,7 +168,7 @@ def draw_alone(seed: int) -> DeferredPlan:
     """The plan of a seed."""
     plan = draw_deferred(seed)
     source = random.Random(f"{seed}/alone plan")
-    allowed = [each for each in FAULTS if plan.sync_flush or each != "power"]
+    allowed = [each for each in ALONE_FAULTS if plan.sync_flush or each != "power"]
     faults = tuple(source.sample(allowed, source.randint(1, len(allowed))))
     clock_ms = source.choice((300, 2_000)) if "set clock" in faults else 0
     return replace(plan, members=1, faults=faults, clock_ms=clock_ms, drift=0.0)

@@ -10,7 +10,7 @@ from brokerset_protocol.commands import Command
 from brokerset_sim.deferred_plan import CHECK_MAX, CHECK_TIMEOUT_MS, PRECISION_MS, DeferredPlan
 from brokerset_sim.history import Violation
 from brokerset_sim.ledger_checker import SERVICES, LedgerChecker, Place
-from brokerset_sim.log_records import HALF_TOPIC, WHEEL_TOPIC, log_record
+from brokerset_sim.log_records import HALF_TOPIC, WHEEL_TOPIC, LogRecord, log_record
 from brokerset_sim.process import Process
 from brokerset_sim.timer_oracle import TimerOracle
 from brokerset_sim.transaction_oracle import End, TransactionOracle
@@ -151,8 +151,12 @@ class DeferredChecker(LedgerChecker):
             entry = ledger.entry(index)
             record = log_record(bytes(entry.body), entry.term)
             if record is not None:
-                self.timers.record(record)
-                self.transactions.record(record)
+                self._became_committed(record)
+
+    def _became_committed(self, record: LogRecord) -> None:
+        """Give to the oracles what is in the log permanently, each record once, in its order."""
+        self.timers.record(record)
+        self.transactions.record(record)
 
     def _role_taken(self, node: LedgerNode, role: RoleState) -> None:
         super()._role_taken(node, role)

@@ -56,13 +56,17 @@ class Half:
 
 
 class TransactionProducer(LedgerClient):
-    """Sends half messages and ends them; answers checks about those of its whole group."""
+    """Sends half messages and ends them; answers checks about those of its whole group.
 
+    One that takes another's place is of the same group: of transactions without a producer nobody is asked.
+    """
+
+    mortal = True
     world: DeferredWorld
 
     def __init__(self, world: DeferredWorld, name: str) -> None:
         super().__init__(world, name)
-        self.group = f"pg-{world.clients_made % GROUPS}"
+        self.group = f"pg-{int(name.rstrip('+').rpartition('-')[2]) % GROUPS}"
         world.network.listen_to_servers(self.process, self)
 
     async def _run(self) -> None:
@@ -213,6 +217,7 @@ class TransactionProducer(LedgerClient):
 class TimerProducer(LedgerClient):
     """Sends messages that wait for a time, by each of the three properties; recalls some."""
 
+    mortal = True
     world: DeferredWorld
 
     async def _act(self) -> None:

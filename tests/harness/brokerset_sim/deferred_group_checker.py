@@ -63,6 +63,17 @@ class _Read:
     queues: dict[tuple[str, int], int] = field(default_factory=dict)
 
 
+def records_between(broker: SimBroker, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
+    """Records of a broker's log, each with its offset. Raises `Violation`."""
+    offset = max(begin, broker.store.min_offset)
+    while offset < end:
+        record = broker.store.read(offset)
+        if record is None:
+            raise Violation(KEPT, f"there is no record at {offset}, and the log has {end}")
+        yield offset, bytes(record)
+        offset += len(record)
+
+
 class DeferredGroupChecker(DeferredChecker):
     """Implements the networks' `Observer` and `HaObserver`."""
 
@@ -96,7 +107,10 @@ class DeferredGroupChecker(DeferredChecker):
             answer = BrokerHeartbeatAnswer.from_ext(reply.ext)
             if answer.lease_ms is not None and answer.lease_epoch is not None:
                 assert isinstance(token, Asked)
-                self.leases.granted(token.client, token.at, answer.lease_ms / 1_000, answer.lease_epoch)
+                master: LedgerNode = token.client.node
+                # On the master's clock; controllers wait `LEASE_SLACK_SECONDS` for one that is slow.
+                seconds = answer.lease_ms / 1_000 / master.clock.rate
+                self.leases.granted(token.client, token.at, seconds, answer.lease_epoch)
         super().reply_left(server, request, reply, token)
 
     def chunk_left(self, process: Process, header: TransferHeader) -> None:
@@ -191,27 +205,16 @@ class DeferredGroupChecker(DeferredChecker):
         end = store.confirmed_offset
         return min(end, store.flushed_offset) if store.flushes_synchronously else end
 
-    @staticmethod
-    def _records(broker: SimBroker, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
-        offset = max(begin, broker.store.min_offset)
-        while offset < end:
-            record = broker.store.read(offset)
-            if record is None:
-                raise Violation(KEPT, f"there is no record at {offset}, and {end} is confirmed")
-            yield offset, bytes(record)
-            offset += len(record)
-
     def _feed(self, broker: SimBroker) -> None:
         member = broker.member
         assert member is not None
-        for offset, data in self._records(broker, self._fed_offset, self.end_of(broker)):
+        for offset, data in records_between(broker, self._fed_offset, self.end_of(broker)):
             self._fed_offset = offset + len(data)
             self._confirmed[offset] = len(data), zlib.crc32(data)
             entry = member._epochs.history.find(offset)
             record = log_record(data, entry.epoch if entry is not None else 0)
             if record is not None:
-                self.timers.record(record)
-                self.transactions.record(record)
+                self._became_committed(record)
 
     def _examine(self, node: LedgerNode, broker: SimBroker) -> None:
         self.timers.now_ms = self.latest_ms()
@@ -219,7 +222,7 @@ class DeferredGroupChecker(DeferredChecker):
         assert node.process is not None
         seen = self._read_by.setdefault(node.process, _Read())
         end = self.end_of(broker)
-        for offset, data in self._records(broker, seen.offset, end):
+        for offset, data in records_between(broker, seen.offset, end):
             found = len(data), zlib.crc32(data)
             if self._confirmed.get(offset) != found:
                 raise Violation(

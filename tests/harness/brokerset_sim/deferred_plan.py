@@ -21,6 +21,20 @@ ROLL_WINDOW_SLOTS: Final = 8
 """What waits for 0.8 s or more rolls."""
 
 MORE_FAULTS: Final = ("kill producer", "set clock", "full disk")
+ALONE_FAULTS: Final = (
+    "kill",
+    "power",
+    "end",
+    "pause",
+    "slow disk",
+    "failing disk",
+    "break connections",
+    "kill producer",
+    "set clock",
+    "full disk",
+)
+"""Of the faults of a group all that a broker alone can have."""
+
 LEFT_OUT: Final = ("delete files",)
 """Retention takes waiting messages, too: its least time is longer than any of them may wait."""
 

@@ -92,9 +92,9 @@ class DeferredWorld(LedgerWorld):
         )
 
     def kill_client(self, number: int, *, silent: bool) -> None:
-        """End the process of a client that sends transactions or timers; with `silent` its host, too."""
+        """End the process of a client that may die; with `silent` its host, too."""
         client = self.clients[number]
-        if isinstance(client, TransactionProducer | TimerProducer) and client.process.alive:
+        if client.mortal and client.process.alive:
             self.note("kill client", client.name, silent)
             client.process.kill()
             self.network.gone(client.process, silent=silent)
@@ -103,7 +103,7 @@ class DeferredWorld(LedgerWorld):
     def replace_client(self, number: int) -> None:
         """Start another one in place of a dead one."""
         client = self.clients[number]
-        if not client.process.alive and isinstance(client, TransactionProducer | TimerProducer):
+        if not client.process.alive and client.mortal:
             again = self.clients[number] = type(client)(self, f"{client.name}+")
             again.start()
 

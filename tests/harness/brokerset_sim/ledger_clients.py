@@ -38,6 +38,9 @@ TOPIC_EACH: Final = 15
 class LedgerClient:
     """One machine with a client."""
 
+    mortal = False
+    """Whether its process may be killed; another one takes its place then."""
+
     def __init__(self, world: LedgerWorld, name: str) -> None:
         self.world = world
         self.name = name
@@ -71,12 +74,14 @@ class LedgerClient:
             self._route = self.dice.choice(leading if knows else self.world.nodes)
         return self._route
 
-    async def _ask(self, command: Command, node: LedgerNode | None = None) -> Command | None:
+    async def _ask(
+        self, command: Command, node: LedgerNode | None = None, seconds: float = ASK_SECONDS
+    ) -> Command | None:
         """The answer, None if there is none; after anything but a success another member is asked."""
         target = node or self._where()
         reply: Command | None = None
         try:
-            reply = await self._asker.ask(target.address, command, ASK_SECONDS)
+            reply = await self._asker.ask(target.address, command, seconds)
         except (ConnectionClosed, RequestTimeout):
             await asyncio.sleep(0.01)
         if reply is None or reply.code != ResponseCode.SUCCESS:

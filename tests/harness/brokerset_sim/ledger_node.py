@@ -42,17 +42,17 @@ class DriftingClock(HostClock):
     def __init__(self, loop: VirtualLoop, host: Host, rate: float, start: float) -> None:
         super().__init__(loop, host)
         self._virtual = loop
-        self._rate = rate
+        self.rate = rate
         self._start = start
 
     def now_ms(self) -> int:
-        passed_ms = int(self._virtual.time() * 1_000 * self._rate)
+        passed_ms = int(self._virtual.time() * 1_000 * self.rate)
         return WALL_BEGIN_MS + passed_ms + self._host.clock_error_ms
 
     def monotonic(self) -> float:
         """Never a whole millisecond: a timer for one may fire an instant before it, and virtual time would
         not pass until it is set again."""
-        return round(self._start + self._virtual.time() * self._rate, 6) + 1e-7
+        return round(self._start + self._virtual.time() * self.rate, 6) + 1e-7
 
 
 class SimMemberPort:

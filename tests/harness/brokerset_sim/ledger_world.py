@@ -36,12 +36,16 @@ from brokerset_sim.world import Outcome, logs_as_trace
 
 PROGRESS = "progress after the faults"
 PROCESS_DIED = "processes live"
+PROCESS_ENDS = "tasks of a killed process end"
 
 LOOK_SECONDS = 0.02
 """Between two examinations of all members."""
 
 START_SECONDS = 3.0
 HEALING_SECONDS = 8.0
+ENDING_SECONDS = 30.0
+"""Until all tasks of killed processes are gone: a run that waits for more would never end."""
+
 EXPIRED_SECONDS = 1_500_000_000
 """A time of a file's last change, in seconds since 1970, that is long ago for everybody's clock."""
 
@@ -349,11 +353,18 @@ class LedgerWorld:
                 self.graveyard.append((node.process, node.broker))
         for process in (*(client.process for client in self.clients), *self.dead_clients, self.chaos.process):
             process.kill()
-            await process.ended()
+            await self._ended(process)
         for process, broker in self.graveyard:
-            await process.ended()
+            await self._ended(process)
             if broker is not None and not broker.store.abandoned:
                 broker.store.abandon()
+
+    async def _ended(self, process: Process) -> None:
+        try:
+            async with asyncio.timeout(ENDING_SECONDS):
+                await process.ended()
+        except TimeoutError:
+            self.failure = self.failure or Violation(PROCESS_ENDS, f"{process} does not: {process.tasks()}")
 
 
 @contextlib.contextmanager

@@ -39,6 +39,9 @@ class LogRecord:
     prepared_offset: int = 0
     """`preparedTransactionOffset`: of the final record of a commit the offset of its half."""
 
+    reconsume_times: int = 0
+    """How often a group got it before, as its retry topic says."""
+
     epoch: int = 1
     """In which it was appended: a term of a DLedger, or one life of a broker that is alone."""
 
@@ -53,7 +56,7 @@ def log_record(data: bytes, epoch: int) -> LogRecord | None:
     if len(data) < _HEAD.size:
         return None
     found = _HEAD.unpack_from(data)
-    _, magic, _, queue_id, _, queue_offset, offset, sys_flag, _, _, store_ms, _, _, prepared = found
+    _, magic, _, queue_id, _, queue_offset, offset, sys_flag, _, _, store_ms, _, times, prepared = found
     if magic != _MAGIC_V1 or sys_flag & _HOST_V6_BITS:
         return None
     at = _HEAD.size
@@ -66,5 +69,5 @@ def log_record(data: bytes, epoch: int) -> LogRecord | None:
     pairs = data[at + 2 : at + 2 + size].decode().split("\x02")
     properties = dict(pair.split("\x01", 1) for pair in pairs if "\x01" in pair)
     return LogRecord(
-        topic, queue_id, queue_offset, offset, body, properties, sys_flag, store_ms, prepared, epoch
+        topic, queue_id, queue_offset, offset, body, properties, sys_flag, store_ms, prepared, times, epoch
     )

@@ -101,6 +101,10 @@ class ModelBroker(Broker):
     def _make_releases(self) -> None:
         """None: the model of a store has no files for the native core."""
 
+    def serves_writes(self) -> bool:
+        """Whether pops that have waited are served here."""
+        return self.gateway.serves_writes()
+
     def table(self) -> list[Any]:
         """Facts for administrators."""
         return []

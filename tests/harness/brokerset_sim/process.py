@@ -112,7 +112,9 @@ class Process:
 
     def _in_thread(self, work: Callable[[], Any]) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = self.loop.create_future()
-        self.spawn(self._work(work, future))
+        task = self.spawn(self._work(work, future))
+        # Killed before its first step, it never comes to the end of `_work`: who waits would do so forever.
+        task.add_done_callback(lambda _: future.done() or future.cancel())
         return future
 
     async def _work(self, work: Callable[[], Any], future: asyncio.Future[Any]) -> None:
@@ -153,6 +155,10 @@ class Process:
         self.unpause()
         for task in list(self._tasks):
             task.cancel()
+
+    def tasks(self) -> list[str]:
+        """What of it has not ended."""
+        return [str(task) for task in self._tasks]
 
     async def ended(self) -> None:
         """Wait until all tasks of a killed process are gone."""

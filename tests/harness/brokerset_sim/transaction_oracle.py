@@ -186,6 +186,7 @@ class TransactionOracle:
     def _op(self, record: LogRecord) -> None:
         if record.properties.get("TAGS") != "d":
             return
+        superseded = "BROKERSET_SUPERSEDED" in record.properties
         for text in record.body.decode().split(","):
             if not text:
                 continue
@@ -193,6 +194,12 @@ class TransactionOracle:
             transaction = self._at.get(queue_offset)
             if transaction is None:
                 raise Violation(OPS, f"an op record names {queue_offset}, where no half is")
+            if superseded:
+                if queue_offset == max(transaction.copies):
+                    raise Violation(
+                        OPS, f"{queue_offset} is the newest copy of {transaction.key}, not an older one"
+                    )
+                continue
             if transaction.final is None and End.ROLLBACK not in transaction.asked:
                 raise Violation(OPS, f"an op record ends {transaction.key}, which is not committed")
             self._ops[queue_offset] = None

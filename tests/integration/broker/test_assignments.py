@@ -6,8 +6,6 @@ import asyncio
 import json
 from pathlib import Path
 
-from brokerset_broker.tables.pop.values import RequestMode
-from brokerset_protocol.bodies.metadata import MessageRequestMode
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_rig.local_servers import Client, connected, running_broker, running_name_server
 
@@ -32,8 +30,8 @@ async def assignments(client: Client, topic: str, group: str, **changes: object)
 
 
 async def test_queues_are_allocated_by_the_broker(tmp_path: Path) -> None:
-    """Queues are divided among the members, also of a group that is to pop, since that is not served; what
-    cannot be said is not said, so that the client keeps what it has."""
+    """Pulled queues are divided among the members; a group that pops gets any queue; what cannot be said is
+    not said, so that the client keeps what it has."""
     async with (
         running_name_server(tmp_path / "names") as names,
         running_broker(tmp_path / "broker", namesrv_addr=f"127.0.0.1:{names.port}") as broker,
@@ -54,8 +52,9 @@ async def test_queues_are_allocated_by_the_broker(tmp_path: Path) -> None:
         everything = [("PULL", number) for number in range(4)]
         assert await assignments(client, "t", "g", messageModel="BROADCASTING") == everything
 
-        broker.request_modes.put({"t@g": RequestMode(MessageRequestMode.POP, 0)})
-        assert await assignments(client, "t", "g") == [("PULL", 0), ("PULL", 1)], "a Java broker let it pop"
+        answer = await client.call(RequestCode.SET_MESSAGE_REQUEST_MODE, wanted_mode("t", "g", "POP"))
+        assert answer.code == ResponseCode.SUCCESS
+        assert await assignments(client, "t", "g") == [("POP", -1)]
         assert await assignments(client, "%RETRY%g", "g") == [("PULL", 0)], "the group came by its heartbeat"
 
 
@@ -66,7 +65,7 @@ async def test_modes_outlive_the_broker_but_not_their_topic(tmp_path: Path) -> N
         for topic in ("t", "u"):
             await client.create_topic(topic)
             answer = await client.call(
-                RequestCode.SET_MESSAGE_REQUEST_MODE, wanted_mode(topic, "g", "PULL", 3)
+                RequestCode.SET_MESSAGE_REQUEST_MODE, wanted_mode(topic, "g", "POP", 3)
             )
             assert answer.code == ResponseCode.SUCCESS
 
@@ -74,7 +73,7 @@ async def test_modes_outlive_the_broker_but_not_their_topic(tmp_path: Path) -> N
         client = Client(connection)
         await client.call(RequestCode.DELETE_TOPIC_IN_BROKER, topic="u")
         answer = await client.call(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
-        entry = {"topic": "t", "consumerGroup": "g", "mode": "PULL", "popShareQueueNum": 3}
+        entry = {"topic": "t", "consumerGroup": "g", "mode": "POP", "popShareQueueNum": 3}
         assert json.loads(answer.body) == {"messageRequestModeMap": {"t": {"g": entry}}}
 
         await client.call(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="g")
@@ -83,7 +82,7 @@ async def test_modes_outlive_the_broker_but_not_their_topic(tmp_path: Path) -> N
 
 
 async def test_modes_that_cannot_be_set_are_refused_as_in_java(tmp_path: Path) -> None:
-    """Retry topics pull; topic and group must be there. Ours refuses to pop."""
+    """Retry topics pull; topic and group must be there."""
     async with (
         running_broker(tmp_path, auto_create_subscription_group=False) as broker,
         connected(broker.port) as connection,
@@ -95,8 +94,5 @@ async def test_modes_that_cannot_be_set_are_refused_as_in_java(tmp_path: Path) -
             ("no", ResponseCode.TOPIC_NOT_EXIST, "topic[no] not exist"),
             ("t", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist"),
         ):
-            answer = await client.call(RequestCode.SET_MESSAGE_REQUEST_MODE, wanted_mode(topic, "g", "PULL"))
+            answer = await client.call(RequestCode.SET_MESSAGE_REQUEST_MODE, wanted_mode(topic, "g", "POP"))
             assert (answer.code, answer.remark) == (code, remark)
-        answer = await client.call(RequestCode.SET_MESSAGE_REQUEST_MODE, wanted_mode("t", "g", "POP"))
-        assert answer.code == ResponseCode.SYSTEM_ERROR
-        assert "PULL only" in (answer.remark or "")

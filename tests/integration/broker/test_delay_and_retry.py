@@ -23,7 +23,7 @@ async def test_a_delayed_message_comes_after_its_delay_and_looks_as_javas_does(s
 
     async with setup.pair() as (_, client):
         await client.create_topic("t")
-        started = time.monotonic()
+        real, started = time.monotonic(), asyncio.get_running_loop().time()
         sent = await client.send(
             "t",
             b"later",
@@ -35,7 +35,8 @@ async def test_a_delayed_message_comes_after_its_delay_and_looks_as_javas_does(s
 
         record = (await client.wait_for("t", 0, queue_id=3, expression="A"))[0]
 
-        assert 0.95 <= time.monotonic() - started < 1.5
+        assert time.monotonic() - real >= 0.95
+        assert asyncio.get_running_loop().time() - started < 1.5
         assert (record.body, record.queue_id, record.queue_offset, record.reconsume_times) == (
             b"later",
             3,
@@ -88,9 +89,9 @@ async def test_a_delay_goes_on_over_a_restart(setup: Setup) -> None:
     await asyncio.sleep(1.0)
 
     async with setup.pair() as (broker, client):
-        started = time.monotonic()
+        started = asyncio.get_running_loop().time()
         assert (await client.wait_for("t", 1))[0].body == b"during"
-        assert time.monotonic() - started < 0.8
+        assert asyncio.get_running_loop().time() - started < 0.8
         assert broker.delay.delivered == 1
         assert (await client.pull("t", 2)).code == 19
 

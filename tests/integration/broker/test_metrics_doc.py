@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from brokerset_broker.app import Broker
+from brokerset_formats.pop.handles import Handle
 from brokerset_namesrv.app import NameServer
-from brokerset_protocol.codes import RequestCode
+from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
 from brokerset_rig.local_servers import HOST, connected, running_broker, running_name_server
 from brokerset_rig.stack import free_port
@@ -108,6 +109,7 @@ async def make_traffic(broker: Broker, connection: Connection) -> None:
         )  # fmt: skip
     counts = broker.timers.counts
     await until(lambda: counts.dequeued.total() == 1 and counts.waiting() == {"t": 1})
+    await make_pops(broker, connection)
     beat = (
         b'{"clientID":"c","producerDataSet":[{"groupName":"p"}],"consumerDataSet":[{"groupName":"g",'
         b'"subscriptionDataSet":[{"topic":"t","subString":"*","subVersion":1}]}]}'
@@ -121,6 +123,42 @@ async def make_traffic(broker: Broker, connection: Connection) -> None:
     await ask(
         connection, RequestCode.CONSUMER_SEND_MSG_BACK, offset=0, group="g", delayLevel=-1, originTopic="t"
     )
+
+
+async def make_pops(broker: Broker, connection: Connection) -> None:
+    """Three messages popped for a moment and for long; one comes back, and its ack is too late."""
+    await until(lambda: broker.pop_log.is_known)
+    handles: list[Handle] = []
+    for invisible_ms in (50, 60_000, 60_000):
+        await ask(
+            connection, RequestCode.SEND_MESSAGE_V2, b"body",
+            a="g", b="popped", c="TBW102", d=1, e=0, f=0, g=1, h=0, i="", j=0, k="false", l=0, m="false",
+        )  # fmt: skip
+        answer = await connection.call(
+            Command(RequestCode.POP_MESSAGE, {
+                "consumerGroup": "popping", "topic": "popped", "queueId": "0", "maxMsgNums": "1",
+                "invisibleTime": str(invisible_ms), "pollTime": "0", "bornTime": "0", "initMode": "0",
+            }), WAIT_SECONDS,
+        )  # fmt: skip
+        assert answer.code == 0, answer.remark
+        ext = answer.ext
+        broker_name, offset = broker.settings.broker_name, len(handles)
+        handles.append(
+            Handle(
+                offset, int(ext["popTime"]), invisible_ms, int(ext["reviveQid"]), 0, broker_name, 0, offset
+            )
+        )
+    await until(lambda: broker.pop_revival.revived == 1)
+    codes = []
+    for offset in (0, 1):
+        acked = await connection.call(
+            Command(RequestCode.ACK_MESSAGE, {
+                "consumerGroup": "popping", "topic": "popped", "queueId": "0", "offset": str(offset),
+                "extraInfo": handles[offset].encode(),
+            }), WAIT_SECONDS,
+        )  # fmt: skip
+        codes.append(acked.code)
+    assert codes == [ResponseCode.MESSAGE_ILLEGAL, 0]
 
 
 def test_the_page_lists_the_metrics_of_broker_and_name_server_and_no_others(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from brokerset_spark.sources.reader import DataLost
 from brokerset_spark.sources.stream import MessageStream
 
 ALL = ReadAllAvailable()
+GROUP = "group:DefaultCluster/broker-a"
+"""What the stream's offset is filed under: whichever replica is read."""
 
 
 def follow(url: str) -> MessageStream:
@@ -42,7 +44,7 @@ async def test_a_stream_over_http_reads_each_message_once_and_knows_its_store_ag
         end = await asyncio.to_thread(source.latestOffset, begin, ALL)
         first = await asyncio.to_thread(rows, source, begin, end)
         assert len(first) == 60
-        last = stream_positions.mark_in(end, url)
+        last = stream_positions.mark_in(end, GROUP)
         assert last is not None
         assert last.offset == first[-1]
 
@@ -54,7 +56,7 @@ async def test_a_stream_over_http_reads_each_message_once_and_knows_its_store_ag
         confirm_only(broker, first[30])
         assert await asyncio.to_thread(follow(url).latestOffset, after, ALL) == after
 
-        other = after | {url + stream_positions.SUFFIX: stream_positions.Mark(first[0], 100, 1).encode()}
+        other = after | {GROUP + stream_positions.SUFFIX: stream_positions.Mark(first[0], 100, 1).encode()}
         with pytest.raises(DataLost, match="the store was replaced"):
             await asyncio.to_thread(follow(url).latestOffset, other, ALL)
         beyond = {url: broker.store.max_offset + 1_000_000}

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import uvloop
 
-from brokerset_broker.member.ha import tcp_links
+from brokerset_broker.member.ha import tcp_links, tls_pipes
 from brokerset_broker.member.ha.link_socket import LinkSocket
 from brokerset_broker.member.ha.links import HaNetwork, LinkClosed, MasterLink, PeerRefused, SlaveLink
 from brokerset_broker.member.ha.tcp_links import HaLimits, HaPortTaken, TcpHaNetwork
@@ -33,8 +32,11 @@ from brokerset_protocol.ha_packets import (
     encode_slave_handshake,
     encode_transfer_header,
 )
+from brokerset_rig.certificates import Certificates
 from brokerset_rig.fake_replica_log import FakeReplicaLog
+from brokerset_rig.steady_time import SteadyLoop, SteadyUvloop
 from brokerset_rig.waiting import until
+from brokerset_runtime.tls import Tls
 
 SEGMENT = 1024 * 1024
 SLAVE = SlaveHandshake(2)
@@ -43,9 +45,7 @@ GONE = r"closed by the peer|connection lost"
 IDENTITY = PeerIdentity("cluster", "group", 2, "nonce", 3, 0)
 
 
-@pytest.fixture(
-    params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"], autouse=True
-)
+@pytest.fixture(params=[SteadyLoop, SteadyUvloop], ids=["asyncio", "uvloop"], autouse=True)
 def loop_factory(request: pytest.FixtureRequest) -> object:
     """Each test runs on both loops."""
     return request.param
@@ -123,7 +123,8 @@ def as_protocols(network: TcpHaNetwork, log: FakeReplicaLog) -> tuple[HaNetwork,
 @pytest.mark.parametrize(
     "chunk", [1, 100, 64 * 1024 - 1, 64 * 1024, 64 * 1024 + 1, 256 * 1024, 4 * 1024 * 1024 - 36]
 )
-async def test_log_arrives_as_it_is(tmp_path: Path, chunk: int) -> None:
+@pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
+async def test_log_arrives_as_it_is(tmp_path: Path, chunk: int, secure: bool) -> None:
     """Whatever the size of the chunks, also over the ends of files, each byte arrives, and each header."""
 
     total = 2_000 if chunk == 1 else 300_000 if chunk == 100 else 3 * SEGMENT + 12_345
@@ -131,7 +132,8 @@ async def test_log_arrives_as_it_is(tmp_path: Path, chunk: int) -> None:
     log = FakeReplicaLog(tmp_path / "a", segment_bytes=SEGMENT)
     copy = FakeReplicaLog(tmp_path / "b", segment_bytes=SEGMENT)
     log.append(os.urandom(total))
-    async with master() as side:
+    tls = Tls(Certificates(tmp_path / "certificates").config()) if secure else None
+    async with master(tls=tls) as side:
         ours, theirs = await pair(side)
         headers: list[TransferHeader] = []
         acks: list[int] = []
@@ -157,6 +159,111 @@ async def test_log_arrives_as_it_is(tmp_path: Path, chunk: int) -> None:
         assert headers[-1] == TransferHeader(total, 1, 0, total, 0)
         assert sum(header.size for header in headers) == total
         assert acks == sorted(acks)
+
+
+async def test_strangers_are_refused(tmp_path: Path) -> None:
+    """At a port with TLS a slave shows a certificate of the same authority; so does a master to its slave."""
+    certificates, others = Certificates(tmp_path / "ours"), Certificates(tmp_path / "others")
+    tls = Tls(certificates.config())
+    trusting = Tls(others.config(tls_client_trustCertPath=str(certificates.folder / "authority.pem")))
+    async with master(tls=tls) as side:
+        address = f"127.0.0.1:{side.network.port}"
+        for given, reason in (
+            (Tls(others.config("other")), "certificate is refused"),
+            (trusting, GONE),
+            (None, GONE),
+        ):
+            network = TcpHaNetwork(host="127.0.0.1", port=0, tls=given)
+            with pytest.raises(LinkClosed, match=reason):
+                await (await network.connect(address, 5)).shake_hands(SLAVE)
+            network.close()
+        assert side.links == []
+        await pair(side)
+
+
+async def test_members_check_each_other_whatever_holds_for_clients(tmp_path: Path) -> None:
+    """`tls.client.authServer=false` lets no strange master in; without an authority no slave comes in."""
+    certificates, others = Certificates(tmp_path / "ours"), Certificates(tmp_path / "others")
+    careless = Tls(certificates.config("careless", tls_client_authServer="false"))
+    trusts = str(certificates.folder / "authority.pem")
+    strange = Tls(others.config("strange", tls_client_trustCertPath=trusts))
+    nobody = Tls(certificates.config("nobody", tls_client_trustCertPath=""))
+    ours = Tls(certificates.config(tls_client_trustCertPath="", tls_server_trustCertPath="authority.pem"))
+    for there, here, reason in (
+        (strange, careless, "certificate is refused"),
+        (nobody, careless, "closed the connection"),
+        (ours, nobody, "certificate is refused"),
+    ):
+        async with master(tls=there) as side:
+            network = TcpHaNetwork(host="127.0.0.1", port=0, tls=here)
+            with pytest.raises(LinkClosed, match=reason):
+                await (await network.connect(f"127.0.0.1:{side.network.port}", 5)).shake_hands(SLAVE)
+            network.close()
+            assert side.links == []
+    async with master(tls=ours) as side:
+        await pair(side)
+
+
+async def test_a_slave_by_tls_hears_why_there_is_no_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name that is none, and no descriptors for the pair of sockets, are said as any other failure is."""
+    tls = Tls(Certificates(tmp_path).config())
+
+    def full() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async with master(tls=tls) as side:
+        with pytest.raises(LinkClosed, match="no name of a host"):
+            await side.network.connect(".elsewhere:1", 5)
+        monkeypatch.setattr(socket, "socketpair", full)
+        with pytest.raises(LinkClosed, match="Too many open files"):
+            await side.network.connect(f"127.0.0.1:{side.network.port}", 5)
+
+
+class _Network:
+    """The transport of a connection whose peer takes nothing."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+    def get_extra_info(self, name: str) -> object:
+        return None
+
+    def close(self) -> None:
+        self.done.append("close")
+
+    def abort(self) -> None:
+        self.done.append("abort")
+
+
+async def test_a_peer_that_reads_nothing_does_not_keep_a_closed_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the link has written is dropped after a while, as without TLS."""
+    monkeypatch.setattr(tls_pipes, "CLOSE_SECONDS_MAX", 0.0)
+    given: list[socket.socket] = []
+    outer, network = tls_pipes._Outer(lambda plain, _: given.append(plain)), _Network()
+    outer.connection_made(network)  # type: ignore[arg-type]  # what it uses of a transport
+    given[0].send(b"unread")
+    network.write = lambda data: None  # type: ignore[attr-defined]  # it takes it, and sends it never
+    given[0].close()
+
+    await until(lambda: network.done == ["close", "abort"])
+    outer.connection_lost(None)
+
+
+async def test_a_connection_that_is_lost_at_once_is_the_links_end() -> None:
+    """The link reads what came, and then that there is no more."""
+    given: list[socket.socket] = []
+    outer, network = tls_pipes._Outer(lambda plain, _: given.append(plain)), _Network()
+    outer.connection_made(network)  # type: ignore[arg-type]  # what it uses of a transport
+    outer.data_received(b"last words")
+    outer.connection_lost(None)
+
+    with given[0] as plain:
+        loop = asyncio.get_running_loop()
+        assert await asyncio.wait_for(loop.sock_recv(plain, 100), 10) == b"last words"
+        assert await asyncio.wait_for(loop.sock_recv(plain, 100), 10) == b""
+    assert network.done == []
 
 
 @pytest.mark.parametrize("piece", [1, 7, 35, 37, 100])

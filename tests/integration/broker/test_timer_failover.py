@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from brokerset_broker.services.timers.files import TimerFiles
 from brokerset_broker.services.timers.service import TimerService
@@ -68,6 +69,35 @@ async def test_a_slave_keeps_a_wheel_and_delivers_nothing(group: Group) -> None:
 
     assert (master.taken, slave.taken) == (6, 5)
     assert slave.delivered() == Counter()
+
+
+async def test_a_slave_that_nobody_tells_the_progress_does_not_keep_the_log(group: Group) -> None:
+    """A Java master without timers never does. The log is then kept as long as the settings say, which is
+    logged once; a silence without messages, or a short one, changes nothing."""
+    master, slave = await pair(group)
+    hour_ms = 3_600_000
+    begin = slave.timers.needed_from()
+    assert begin < slave.log.max_offset
+
+    group.clock.advance(71 * hour_ms)
+    master.put("later", 60)
+    await master.copy_to(slave)
+    assert slave.timers.needed_from() == begin
+    group.clock.advance(9 * hour_ms)
+    assert slave.timers.needed_from() == begin  # nothing was received since then
+
+    master.put("last", 60)
+    await master.copy_to(slave)
+    with capture_logs() as logged:
+        for _ in range(2):
+            assert slave.timers.needed_from() > slave.log.max_offset
+    assert [each["log_level"] for each in logged] == ["warning"]
+    assert master.timers.needed_from() <= master.log.max_offset
+
+    progress = slave.timers.progress()
+    assert progress is not None
+    slave.timers.put(progress)
+    assert slave.timers.needed_from() == begin
 
 
 async def test_the_next_master_delivers_what_the_last_one_did_not_tell(group: Group) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -11,10 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from click.testing import CliRunner, Result
 
 from brokerset_broker.app import Broker
+from brokerset_broker.requests.pop.log import Popped
 from brokerset_cli.groups import group
+from brokerset_cli.status import status
 from brokerset_client import (
     ClientInstance,
     ConsumeFromWhere,
@@ -75,6 +79,12 @@ class World:
         result = await self.run(*arguments, "--json")
         assert result.exit_code == 0, result.output
         return json.loads(result.output)
+
+
+@pytest.fixture(autouse=True)
+def logs_to_standard_error() -> None:
+    """A command's standard output is the process's while it runs in a thread: others must not log there."""
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.__stderr__))
 
 
 @asynccontextmanager
@@ -232,3 +242,40 @@ async def test_a_consumer_handles_a_message_directly(tmp_path: Path, failing: bo
     assert result.exit_code == int(failing)
     assert here.got == ([b"a"] if failing else [b"a", b"a"])
     assert missing.exit_code == 1
+
+
+async def test_what_is_popped_is_shown_as_in_flight(tmp_path: Path) -> None:
+    """The lag of a group that pops is what nobody was given; who has messages is a column of its own."""
+    async with world(tmp_path) as here:
+        await here.send(*[b"%d" % number for number in range(8)])
+        broker = here.broker
+        broker.groups.put(SubscriptionGroupConfig("g"))
+        await until(lambda: broker.pop_log.is_known and broker.store.queue_max("t", 0) > 0)
+        end = broker.store.queue_max("t", 0)
+        name, now = broker.settings.broker_name, broker.clock.now_ms()
+        broker.offsets.commit("g", "t", 0, 0, "test")
+        assert broker.pop_log.position("t", "g", 0) == 0
+        broker.pop_log.pop([Popped("t", "g", 0, 0, tuple(range(end)), end, now, 60_000, 0, name)])
+        found = await here.json("describe", "g")
+        shown = await here.run("describe", "g")
+
+    (queue,) = [each for each in found["queues"] if (each["topic"], each["queueId"]) == ("t", 0)]
+    assert (queue["lag"], queue["inFlight"]) == (0, end)
+    assert "IN FLIGHT" in shown.output
+
+
+async def test_status_shows_how_far_behind_groups_are(tmp_path: Path) -> None:
+    """A row for each topic of a group, whether its members are there or not; system groups are left out."""
+    async with world(tmp_path) as here:
+        await here.send(b"a")
+        async with here.consumer():
+            await until(lambda: here.got == [b"a"])
+        await here.send(b"b", b"c")
+        found = await asyncio.to_thread(
+            CliRunner().invoke, status, ["--namesrv", here.namesrv, "--groups", "--json"]
+        )
+
+    view = json.loads(found.stdout[found.stdout.index("{") :])
+    (row,) = view["consumerGroups"]
+    assert (row["group"], row["topic"], row["lag"]) == ("g", "t", 2)
+    assert row["lastTimestamp"] > 0

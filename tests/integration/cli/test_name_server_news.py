@@ -15,6 +15,7 @@ from brokerset_cli.running import Run
 from brokerset_protocol.bodies import properties_text
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
+from brokerset_rig.process_loopback import PROCESS_LOOPBACK
 from brokerset_runtime.remoting import Connection, RemotingServer
 from brokerset_runtime.supervision import Child, ChildSpec
 from brokerset_spec.broker_settings import BrokerSettings
@@ -22,7 +23,7 @@ from brokerset_spec.manifest import default_manifest, read_manifest
 from brokerset_spec.plan import ProcessPlan, plan_local
 from brokerset_spec.set_memory import SetMemory
 
-HOST = "127.77.0.23"
+HOST = PROCESS_LOOPBACK
 PORT = 10911
 NOT_YET = "not yet, please"
 NOBODY = NotInformed({}, {})

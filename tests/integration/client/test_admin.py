@@ -132,10 +132,25 @@ async def test_progress_tells_how_many_messages_wait(cluster: FakeCluster) -> No
             broker.script(RequestCode.GET_CONSUME_STATS, answer(ConsumeStats({}).to_json()))
         with pytest.raises(GroupOffline):
             await admin.consume_progress("g")
+        for broker in (a, b):
+            broker.script(RequestCode.GET_CONSUME_STATS, answer(ConsumeStats({}).to_json()))
         with pytest.raises(TopicNotFound, match="RETRY"):
             await admin.consume_progress("nobody")
 
     assert (queue.queue, queue.lag) == (QUEUE, 5)
+
+
+async def test_progress_of_a_group_without_a_retry_topic_is_asked_of_all_masters(
+    cluster: FakeCluster,
+) -> None:
+    """As of a group that pops without heartbeats; what it has in flight is the pull offset less its own."""
+    a, _, b = await cluster_of_three(cluster)
+    a.script(RequestCode.GET_CONSUME_STATS, answer(ConsumeStats({}).to_json()))
+    b.script(RequestCode.GET_CONSUME_STATS, answer(ConsumeStats({QUEUE: OffsetWrapper(9, 4, 6)}).to_json()))
+    async with Admin(namesrv=cluster.namesrv) as admin:
+        (queue,) = await admin.consume_progress("g")
+
+    assert (queue.queue, queue.lag, queue.in_flight) == (QUEUE, 5, 2)
 
 
 async def test_offsets_can_be_reset_by_time_and_by_queue(cluster: FakeCluster) -> None:

@@ -9,7 +9,6 @@ import re
 import signal
 import sys
 import threading
-import time
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -256,9 +255,9 @@ async def test_close_fails_what_is_unsent_and_may_be_called_twice(running: Local
                 for _ in range(2000)
             ]
             await asyncio.sleep(0.1)  # a request is on its way, the others wait behind it
-            began = time.monotonic()
+            began = asyncio.get_running_loop().time()
             await asyncio.gather(client.close(), client.close())
-            took = time.monotonic() - began
+            took = asyncio.get_running_loop().time() - began
         await client.close()
         errors = [future.exception() for future in waiting]
         with pytest.raises(ClientClosed):
@@ -293,9 +292,9 @@ async def test_close_ends_while_the_controllers_are_away(running: LocalSet) -> N
         await producer.start()
         with frozen(running, "controller"):
             parked = await producer.send_async(Message(topic="away", body=b"2"), key="k")
-            began = time.monotonic()
+            began = asyncio.get_running_loop().time()
             await client.close(2)
-            took = time.monotonic() - began
+            took = asyncio.get_running_loop().time() - began
 
     assert 2 <= took < 5
     assert isinstance(parked.exception(), ClientClosed)

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
-import subprocess
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from random import Random
 
 import pytest
 from sqlalchemy import Connection, Engine, create_engine, func, select, text
-from sqlalchemy.exc import DataError, IntegrityError, OperationalError
+from sqlalchemy.exc import DataError, IntegrityError
 
 from brokerset_client.messages import Message
 from brokerset_client.ordered.outbox.adding import OUTBOX_ID, Outbox
@@ -24,83 +19,22 @@ from brokerset_client.ordered.outbox.sending import OutboxSender, OutboxSettings
 from brokerset_client.ordered.outbox.tables import OutboxTables
 from brokerset_client.ordered.producing.producer import EpochGuard, OrderedProducer
 from brokerset_protocol.subject_words import OrderStrategy
-from brokerset_rig.stack import free_port
+from brokerset_rig.postgresql import postgresql
 from brokerset_rig.waiting import until
 from brokerset_sim.ordered_send_model import ModelSubject
 from brokerset_sim.ordered_send_transport import ModelTransport
 
 pytestmark = pytest.mark.long
 
-USER = "postgres"
-START_SECONDS = 60.0
 TABLES = OutboxTables()
 SETTINGS = OutboxSettings(poll_ms=50, lease_ms=600, beat_ms=200, retry_ms=50)
 
 
-def _programs() -> Path | None:
-    """Where initdb is: Debian has it outside of the PATH."""
-    found = shutil.which("initdb")
-    if found is not None:
-        return Path(found).parent
-    return next(iter(sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)), None)
-
-
-PROGRAMS = _programs()
-
-
 @pytest.fixture(scope="module")
 def database() -> Iterator[str]:
-    """The address of a server that runs for this module alone; it does not run as root."""
-    if PROGRAMS is None:
-        pytest.skip("no PostgreSQL: apt-get install postgresql")
-    user = USER if os.geteuid() == 0 else None
-    folder, port = Path(tempfile.mkdtemp(prefix="brokerset-postgresql-")), free_port()
-    if user is not None:
-        shutil.chown(folder, user)
-    data = folder / "data"
-    initdb: list[str | Path] = [
-        PROGRAMS / "initdb",
-        "-D",
-        data,
-        "-U",
-        USER,
-        "-A",
-        "trust",
-        "-E",
-        "UTF8",
-        "--no-sync",
-    ]
-    subprocess.run(initdb, user=user, cwd=folder, check=True, capture_output=True, timeout=START_SECONDS)
-    settings = ("-k", "", "-h", "127.0.0.1", "-p", str(port), "-c", "fsync=off")
-    with (
-        (folder.with_suffix(".log")).open("wb") as log,
-        subprocess.Popen(
-            [PROGRAMS / "postgres", "-D", data, *settings], user=user, cwd=folder, stdout=log, stderr=log
-        ) as server,
-    ):
-        try:
-            address = f"postgresql+psycopg://{USER}@127.0.0.1:{port}/postgres"
-            asyncio.run(_answers(address))
-            yield address
-        finally:
-            server.terminate()
-            server.wait(START_SECONDS)
-    shutil.rmtree(folder)
-    folder.with_suffix(".log").unlink()
-
-
-async def _answers(address: str) -> None:
-    engine = create_engine(address)
-
-    def is_there() -> bool:
-        try:
-            engine.connect().close()
-        except OperationalError:
-            return False
-        return True
-
-    await until(is_there, START_SECONDS, pause=0.1)
-    engine.dispose()
+    """The address of a server that runs for this module alone."""
+    with postgresql() as address:
+        yield address
 
 
 @pytest.fixture

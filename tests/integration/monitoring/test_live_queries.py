@@ -26,6 +26,8 @@ from brokerset_client.messages import Message
 from brokerset_client.ordered import HandlingContext, OrderedClient, OrderedMessage
 from brokerset_client.ordered.metrics import OrderedMetrics
 from brokerset_client.subject_admin import SubjectAdmin
+from brokerset_formats.pop.handles import Handle
+from brokerset_formats.pop.offset_infos import parse_message_offsets, parse_start_offsets
 from brokerset_kube.errors import Request
 from brokerset_operator.metrics import Measurements
 from brokerset_operator.reconcile_queue import Key, ReconcileQueue
@@ -89,6 +91,19 @@ AUDITED = {
     "workflow": {"set": SET, "begun": 1767000000, "period": 86400},
 }
 """The status of a StoreAudit on a schedule, whose last run found an error."""
+
+EXPORTED = {
+    "lastRun": {
+        "startTime": "2026-01-01T03:00:00Z",
+        "completionTime": "2026-01-01T03:05:00Z",
+        "result": "Passed",
+        "lag": 7,
+    },
+    "lastSuccessTime": "2026-01-01T03:05:00Z",
+    "totals": {"runs": 9, "failures": 1, "rows": 1000, "bytes": 4096, "gaps": 2},
+    "workflow": {"set": SET, "begun": 1767000000, "period": 60},
+}
+"""The status of a StoreExport on a schedule."""
 
 
 @dataclass
@@ -222,6 +237,7 @@ def an_operator() -> Measurements:
     measurements.status(Key("BrokerSet", NAMESPACE, SET), {"conditions": conditions, "workflow": retired})
     measurements.audit(Key("StoreAudit", NAMESPACE, "nightly"), AUDITED)
     measurements.migration(Key("StoreMigration", NAMESPACE, "to-ours"), {"phase": "Running"})
+    measurements.export(Key("StoreExport", NAMESPACE, "lake"), EXPORTED)
     measurements.kind_served.labels("StoreAudit").set(1)
     return measurements
 
@@ -241,6 +257,9 @@ class Client:
     connection: Connection
     sent: int = 0
     offset: int = 0
+    popped: Handle | None = None
+    """Of the message that was popped for a moment last."""
+
     last: dict[str, str] = field(default_factory=dict)
 
     async def ask(self, code: int, body: bytes = b"", **ext: object) -> Command:
@@ -287,6 +306,29 @@ class Client:
             delayLevel=-1, originTopic="t",
         )  # fmt: skip
         assert given_up.code == 0, given_up.remark
+        await self.pop_some()
+
+    async def pop_some(self) -> None:
+        """Pop one message for long and one for a moment; ack the latter of the round before, too late."""
+        if self.popped is not None:
+            offset = self.popped.queue_offset
+            await self.ask(
+                RequestCode.ACK_MESSAGE, consumerGroup="popping", topic="t", queueId=0, offset=offset,
+                extraInfo=self.popped.encode(),
+            )  # fmt: skip
+        for invisible_ms in (600_000, 50):
+            answer = await self.ask(
+                RequestCode.POP_MESSAGE, consumerGroup="popping", topic="t", queueId=0, maxMsgNums=1,
+                invisibleTime=invisible_ms, pollTime=0, bornTime=0, initMode=0,
+            )  # fmt: skip
+            if answer.code or "msgOffsetInfo" not in answer.ext:
+                return
+            ((retry, queue_id), offsets), *_ = parse_message_offsets(answer.ext["msgOffsetInfo"]).items()
+            start = parse_start_offsets(answer.ext["startOffsetInfo"])[retry, queue_id]
+            self.popped = Handle(
+                start, int(answer.ext["popTime"]), invisible_ms, int(answer.ext["reviveQid"]), retry,
+                f"{SET}-0", queue_id, offsets[0],
+            ) if retry == 0 else None  # fmt: skip
 
     async def send(self, properties: str, *, sys_flag: int = 0) -> Command:
         """Send a message with these properties; the answer."""

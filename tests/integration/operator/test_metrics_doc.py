@@ -50,6 +50,30 @@ MIGRATION = {
 }
 
 
+EXPORT = {
+    "apiVersion": "brokerset.io/v1alpha1",
+    "kind": "StoreExport",
+    "metadata": {"name": "lake", "namespace": NAMESPACE},
+    "spec": {
+        "brokerSetRef": {"name": "orders"},
+        "topics": ["payments"],
+        "target": {"url": "s3://lake/orders"},
+        "schedule": "0 3 * * *",
+    },
+    "status": {
+        "lastRun": {
+            "number": 1,
+            "result": "Passed",
+            "startTime": "2026-03-03T03:00:00Z",
+            "completionTime": "2026-03-03T03:01:00Z",
+            "lag": 3,
+        },
+        "lastSuccessTime": "2026-03-03T03:01:00Z",
+    },
+}
+"""One that has run before."""
+
+
 def plan_with_a_past(observed: Observed) -> Plan:
     """The set had another group."""
     found = simple_plan(observed)
@@ -85,11 +109,13 @@ def test_the_page_lists_the_metrics_of_the_operator_and_no_others() -> None:
             kube.put(broker_set())
             kube.put(AUDIT)
             kube.put(MIGRATION)
+            kube.put(EXPORT)
             await until(lambda: condition(kube.get("brokersets", "orders", NAMESPACE), "Ready"))
             await until(lambda: condition(kube.get("storeaudits", "nightly", NAMESPACE), "Ready"))
             await until(lambda: running.process.measurements.succeeded_at)
             await until(lambda: running.process.measurements.audits)
             await until(lambda: running.process.measurements.migrations)
+            await until(lambda: running.process.measurements.exports)
             return generate_latest(running.process.measurements.registry).decode()
 
     page, live = documented(), exported(asyncio.run(scrape()))

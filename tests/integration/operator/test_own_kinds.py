@@ -27,7 +27,7 @@ from brokerset_rig.operator_parts import (
     until,
 )
 
-FURTHER = frozenset({"Topic", "StoreAudit", "StoreMigration"})
+FURTHER = frozenset({"Topic", "StoreAudit", "StoreMigration", "StoreExport"})
 
 
 @pytest.fixture(autouse=True)

@@ -17,11 +17,12 @@ from brokerset_protocol.bodies import properties_text
 from brokerset_protocol.codes import RequestCode
 from brokerset_protocol.commands import Command
 from brokerset_rig.operator_parts import a_pod
+from brokerset_rig.process_loopback import PROCESS_LOOPBACK
 from brokerset_runtime.remoting import Connection, RemotingServer
 from brokerset_runtime.settings import settings_values
 from brokerset_spec.broker_settings import BrokerSettings
 
-HOST = "127.77.0.21"
+HOST = PROCESS_LOOPBACK
 
 
 def test_settings_are_seen_and_told_and_only_to_who_is_meant() -> None:

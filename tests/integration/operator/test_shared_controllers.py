@@ -31,11 +31,11 @@ from brokerset_protocol.bodies.controllers import GroupState, ReplicaState
 from brokerset_rig.controller_group import ControllerGroup
 from brokerset_rig.fake_kube import FakeKube
 from brokerset_rig.operator_parts import NAMESPACE, a_pod, broker_set, condition, operator, status_of, until
+from brokerset_rig.process_loopback import PROCESS_LOOPBACK
 from brokerset_rig.stack import free_port
 from brokerset_runtime.clock import SystemClock
 
-CONTROLLER = "127.77.0.5"
-"""A loopback address of this file's own: controllers have fixed ports."""
+CONTROLLER = PROCESS_LOOPBACK
 
 OF_MEMBERS = AddController | PromoteController | RemoveController | MoveLeadership | DeletePod
 

@@ -32,12 +32,12 @@ from brokerset_protocol.commands import Command
 from brokerset_protocol.headers.controller import GetMetaDataResponse
 from brokerset_rig.fake_kube import FakeKube
 from brokerset_rig.operator_parts import NAMESPACE, a_pod, broker_set, condition
+from brokerset_rig.process_loopback import PROCESS_LOOPBACK
 from brokerset_runtime.clock import SystemClock
 from brokerset_runtime.remoting import Connection, RemotingServer
 from brokerset_spec.broker_settings import BrokerSettings
 
-CONTROLLER = "127.77.0.3"
-"""A loopback address of this file's own: controllers have fixed ports."""
+CONTROLLER = PROCESS_LOOPBACK
 
 KEY = Key(TOPIC, NAMESPACE, "payments")
 

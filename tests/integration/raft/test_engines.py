@@ -473,8 +473,8 @@ async def test_nothing_is_acknowledged_before_a_majority_has_synced(tmp_path: Pa
         for node in cluster.nodes.values():
             node.disk.pause = 0.0 if node is leader else 0.4
 
-        begun = asyncio.get_running_loop().time()
+        begun = time.monotonic()  # disks pause on real time, in threads
         await leader.engine.propose(b"w1", 5)
-        took = asyncio.get_running_loop().time() - begun
+        took = time.monotonic() - begun
 
         assert took >= 0.4

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import ssl
-import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,9 +23,11 @@ from brokerset_raft.messages import (
     Message,
     VoteReply,
 )
-from brokerset_raft.transport import SslContexts, TcpTransport, TransportLimits, split_address
+from brokerset_raft.transport import TcpTransport, TransportLimits, split_address
+from brokerset_rig.certificates import Certificates
 from brokerset_rig.stack import free_port
 from brokerset_rig.waiting import until
+from brokerset_runtime.tls import Tls
 
 QUICK = TransportLimits(beat_seconds=0.05, linger_seconds=0.2, connect_seconds_max=0.5)
 
@@ -36,7 +36,7 @@ class Peer:
     """A transport and what it received."""
 
     def __init__(
-        self, node_id: int, group: str = "g", limits: TransportLimits = QUICK, tls: SslContexts | None = None
+        self, node_id: int, group: str = "g", limits: TransportLimits = QUICK, tls: Tls | None = None
     ) -> None:
         self.node_id = node_id
         self.port = free_port()
@@ -331,32 +331,30 @@ async def test_members_change() -> None:
 
 
 async def test_tls_in_both_directions(tmp_path: Path) -> None:
-    """With certificates on both sides messages arrive, and a peer that speaks plainly is refused."""
-
-    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    subprocess.run(  # noqa: ASYNC221  # nothing else runs yet
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
-         "-keyout", key, "-out", certificate, "-days", "2", "-subj", "/CN=127.0.0.1",
-         "-addext", "subjectAltName=IP:127.0.0.1"],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(certificate))
-    server.verify_mode = ssl.CERT_REQUIRED
-    client = ssl.create_default_context(cafile=str(certificate))
-    for context in (server, client):
-        context.load_cert_chain(certificate, key)
-
-    contexts = SslContexts(server, client)
-    one, two, plain = Peer(1, tls=contexts), Peer(2, tls=contexts), Peer(3)
-    async with listening(one, two, plain):
+    """With certificates on both sides messages arrive; who speaks plainly, or shows none, is refused."""
+    certificates, others = Certificates(tmp_path / "ours"), Certificates(tmp_path / "others")
+    tls = Tls(certificates.config())
+    trusts = str(certificates.folder / "authority.pem")
+    stranger = Tls(others.config(tls_client_trustCertPath=trusts))
+    one, two, plain, strange = Peer(1, tls=tls), Peer(2, tls=tls), Peer(3), Peer(4, tls=stranger)
+    async with listening(one, two, plain, strange):
         one.transport.use(group_of(one, two))
-        plain.transport.use(group_of(plain, two))
+        for outsider in (plain, strange):
+            outsider.transport.use(group_of(outsider, two))
+            outsider.beat(2)
         one.beat(2)
-        plain.beat(2)
 
         await until(lambda: two.received == [Message(1, 2, Heartbeat(1, 1, 1))])
+        await until(lambda: refused(two) >= 2)
 
         assert plain.transport.counters.connects == 0
+        assert strange.transport.counters.connects == 0
+
+
+def refused(peer: Peer) -> int:
+    arrivals = peer.transport._arrivals
+    assert arrivals is not None
+    return arrivals.handshakes_failed + arrivals.plain_refused
 
 
 @pytest.mark.parametrize("address", ["", "host", ":1", "host:", "host:0", "host:65536", "host:x"])

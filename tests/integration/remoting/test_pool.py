@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-import uvloop
 
 from brokerset_protocol.commands import Command
+from brokerset_rig.steady_time import SteadyLoop, SteadyUvloop
 from brokerset_rig.waiting import until
 from brokerset_runtime.remoting import ConnectionClosed, ConnectionPool, RemotingServer, connect
 from brokerset_runtime.remoting.pool import split_address
@@ -146,7 +146,7 @@ def test_what_is_no_address_is_refused_by_name(address: str) -> None:
         split_address(address)
 
 
-@pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
+@pytest.mark.parametrize("loop_factory", [SteadyLoop, SteadyUvloop])
 async def test_a_refused_connection_is_told_in_words() -> None:
     """Without what asyncio and its loops add, each in its own way."""
     with socket.socket() as taken:

@@ -17,6 +17,7 @@ from brokerset_spark.commands.migrate import migrate as command
 from brokerset_spark.jobs.migrate import MigrateOptions, migrate
 from brokerset_spark.jobs.report import EXIT_FAILED, JobFailed
 from brokerset_spark.jobs.running import LocalRunner, Result, Row, SparkRunner
+from brokerset_spark.jobs.verify import VerifyOptions, verify
 
 pytestmark = pytest.mark.long
 
@@ -112,8 +113,8 @@ class Disturbed(SparkRunner):
 
     disturb: Callable[[], None] = staticmethod(lambda: None)
 
-    def run(self, task: str, rows: Sequence[Row]) -> Iterator[Result]:
-        yield from super().run(task, rows)
+    def run(self, task: str, rows: Sequence[Row], reducer: str = "") -> Iterator[Result]:
+        yield from super().run(task, rows, reducer)
         if task.endswith(":scan"):
             type(self).disturb()
 
@@ -175,7 +176,7 @@ def test_errors_of_tasks_keep_their_kind(spark: SparkSession, tasks: str, tmp_pa
 
 
 def test_as_many_tasks_at_once_as_asked_for(spark: SparkSession, tasks: str, tmp_path: Path) -> None:
-    """Two meet where two may run; with one lane a task never sees another, though Spark has room for two."""
+    """Two meet where two may run; where one may, no task sees another, though Spark has room for two."""
     for at_once in (2, 1):
         place = tmp_path / str(at_once)
         place.mkdir()
@@ -196,3 +197,31 @@ def test_results_may_be_left_unread(spark: SparkSession, tasks: str, tmp_path: P
 
     assert not spark.sparkContext.statusTracker().getActiveJobsIds()
     assert len(list(runner.run(f"{tasks}:meet", rows[:3]))) == 3
+
+
+def test_a_step_is_one_spark_job(spark: SparkSession, source: Path) -> None:
+    """However many rows it has: as many jobs as steps, as Spark's status tracker counts them."""
+    steps: list[tuple[str, int]] = []
+
+    class Counting(SparkRunner):
+        def run(self, task: str, rows: Sequence[Row], reducer: str = "") -> Iterator[Result]:
+            steps.extend([(task, len(rows))] if rows else [])
+            yield from super().run(task, rows, reducer)
+
+    tracker = spark.sparkContext.statusTracker()
+    jobs: set[int] = set()
+    add = spark.sparkContext.setJobGroup
+
+    def note(group: str, description: str, interruptOnCancel: bool = False) -> None:
+        groups.append(group)
+        add(group, description, interruptOnCancel)
+
+    groups: list[str] = []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(spark.sparkContext, "setJobGroup", note)
+        verify(Counting(spark), str(source), VerifyOptions(range_bytes=1 << 14))
+    for group in groups:
+        jobs |= set(tracker.getJobIdsForGroup(group))
+
+    assert max(count for _, count in steps) > 20
+    assert len(jobs) == len(steps) == len(groups)

@@ -115,7 +115,7 @@ def test_requests_that_are_nearly_plain_leave_the_same_trace_on_both_paths(
 def test_messages_that_are_put_aside_leave_the_same_trace_on_both_paths(
     reference: Reference, seed: int
 ) -> None:
-    """Halves and timers: records, answers, the index, which transactions are open, what timers have taken."""
+    """Halves and timers: records, answers, the index, which transactions are open."""
     _compare(reference, draw_aside_episode(seed))
 
 

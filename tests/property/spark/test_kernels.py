@@ -31,14 +31,14 @@ from brokerset_formats.records import (
     decode_record,
     encode_record,
 )
-from brokerset_spark.kernels import Kernels, Stop, Texts, chosen
+from brokerset_rig.both_kernels import COMPILED, PURE, EitherKernels
+from brokerset_spark.kernels import Stop, Texts
 from brokerset_spark.kernels.contract import Bytes
 from brokerset_spark.sources import gathering
 
 pytestmark = pytest.mark.long
 
-pytest.importorskip("brokerset_spark.kernels.compiled")
-pure, compiled = chosen("pure"), chosen("compiled")
+pure, compiled = PURE, COMPILED
 
 IPV6 = Host.from_text("fd00::7", 10911)
 IPV4 = Host.from_text("10.0.0.1", 54321)
@@ -394,9 +394,8 @@ def test_property_maps(raws: list[bytes]) -> None:
     sizes = np.array([len(each) for each in raws], np.int32)
     texts = Texts(8 + np.cumsum(sizes, dtype=np.int64) - sizes, sizes)
     flat = np.frombuffer(b"left out" + b"".join(raws), np.uint8)
-    maps = gathering.property_maps(flat, texts, kind, compiled)
+    maps = gathering.property_maps(flat, texts, kind)
     maps.validate(full=True)
-    assert maps.equals(gathering.property_maps(flat, texts, kind, pure))
 
     assert len(maps) == len(raws)
     for raw, got in zip(raws, maps.to_pylist(), strict=True):
@@ -411,7 +410,7 @@ def test_property_maps(raws: list[bytes]) -> None:
 
 @pytest.mark.parametrize("kernels", [pure, compiled])
 @pytest.mark.parametrize(("start", "size"), [(-1, 2), (0, -1), (0, 11), (9, 2)])
-def test_split_outside(kernels: Kernels, start: int, size: int) -> None:
+def test_split_outside(kernels: EitherKernels, start: int, size: int) -> None:
     """A text that leaves the data is refused and not read."""
     data = np.zeros(10, np.uint8)
 

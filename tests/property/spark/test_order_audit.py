@@ -101,9 +101,7 @@ def histories(draw: st.DrawFn) -> History:
 
 
 def audit(history: History, *, state: SubjectState | None = None, expired: int = 0) -> Report:
-    options = OrderOptions(
-        subjects=(SUBJECT,), states={SUBJECT: state or history.state}, range_bytes=RANGE, kernels="pure"
-    )
+    options = OrderOptions(subjects=(SUBJECT,), states={SUBJECT: state or history.state}, range_bytes=RANGE)
     with tempfile.TemporaryDirectory() as folder:
         for name, messages in history.logs.items():
             write_order_store(

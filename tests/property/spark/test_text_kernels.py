@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brokerset_formats.queue_units import UNIT
-from brokerset_spark.kernels import Kernels, Texts, chosen
+from brokerset_rig.both_kernels import COMPILED, PURE, EitherKernels
+from brokerset_spark.kernels import Texts
 from brokerset_spark.kernels.contract import Bytes
 from brokerset_spark.sources import gathering
 
 pytestmark = pytest.mark.long
 
-pytest.importorskip("brokerset_spark.kernels.compiled")
-pure, compiled = chosen("pure"), chosen("compiled")
+pure, compiled = PURE, COMPILED
 
 LONGS = st.integers(-(2**63), 2**63 - 1)
 INTS = st.integers(-(2**31), 2**31 - 1)
@@ -60,12 +60,12 @@ def test_copies(made: tuple[Bytes, Texts]) -> None:
         laid = kernels.copy_texts(data, texts)
         assert cut(*laid) == wanted
         assert laid.offsets.dtype == np.int32
-        array = gathering.gather(data, texts, kernels)
-        array.validate(full=True)
-        there = (texts.starts >= 0).tolist()
-        assert array.to_pylist() == [
-            each if is_there else None for each, is_there in zip(wanted, there, strict=True)
-        ]
+    array = gathering.gather(data, texts)
+    array.validate(full=True)
+    there = (texts.starts >= 0).tolist()
+    assert array.to_pylist() == [
+        each if is_there else None for each, is_there in zip(wanted, there, strict=True)
+    ]
 
 
 @given(texts_of(), st.randoms(use_true_random=False))
@@ -127,7 +127,7 @@ def test_texts_outside_the_data_are_refused(made: tuple[Bytes, Texts]) -> None:
     is_outside = (texts.starts >= 0) & ((texts.sizes < 0) | (ends > len(data)))
     first = f"text {int(is_outside.argmax())} does not fit the buffer" if is_outside.any() else None
 
-    calls: tuple[Callable[[Kernels], Any], ...] = (
+    calls: tuple[Callable[[EitherKernels], Any], ...] = (
         lambda kernels: kernels.copy_texts(data, texts),
         lambda kernels: kernels.hex_texts(data, texts, texts),
         lambda kernels: kernels.number_texts(data, texts),
@@ -183,7 +183,7 @@ def test_units_that_fit(columns: list[tuple[int, int, int]], data: st.DataObject
 
 
 @pytest.mark.parametrize("kernels", [pure, compiled])
-def test_units_of_rows_that_are_not_there_are_refused(kernels: Kernels) -> None:
+def test_units_of_rows_that_are_not_there_are_refused(kernels: EitherKernels) -> None:
     """A row outside the columns is named, unless a unit before it differs; so are wrong lengths."""
     one, sizes = np.array([5], np.int64), np.array([100], np.int32)
     units = np.frombuffer(UNIT.pack(5, 100, 5) * 2, np.uint8)

@@ -123,14 +123,14 @@ def test_a_run_in_a_network_of_its_own_has_the_same_loads() -> None:
     """The command starts itself again for such kinds; nothing that was asked for is left out."""
     wish = failover.Wish(
         kinds=(), runs=2, rate=10, size=64, replicas=3, settings=("a=1",), port=None, keep=None,
-        transactions=7, timers=8,
+        transactions=7, timers=8, pops=9,
     )  # fmt: skip
 
     arguments = wish.arguments(KINDS["cutMaster"])
 
-    assert {"--kinds=cutMaster", "--transactions=7", "--timers=8", "--set=a=1"} <= set(arguments)
+    assert {"--kinds=cutMaster", "--transactions=7", "--timers=8", "--pops=9", "--set=a=1"} <= set(arguments)
     load = wish.load(java=False)
-    assert (load.transactions, load.timers) == (7, 8)
+    assert (load.transactions, load.timers, load.pops) == (7, 8, 9)
 
 
 def test_brokers_ask_soon_where_transactions_run_unless_something_else_was_asked_for() -> None:

@@ -146,6 +146,7 @@ def test_the_operator_can_do_nothing_that_it_need_not(tmp_path: Path, values: di
         if verb == "update":
             assert resource in (
                 "leases", "brokersets/finalizers", "storeaudits/finalizers", "storemigrations/finalizers",
+                "storeexports/finalizers",
             )  # fmt: skip
 
 

@@ -57,7 +57,7 @@ def test_both_images_run_as_the_same_user() -> None:
 def test_the_image_of_jobs_finds_its_compiled_kernels_again() -> None:
     """A cached kernel is found by processor and features, which a node must not change."""
     image = DOCKERFILE.partition("AS spark\n")[2].partition("\nFROM ")[0]
-    settings, _, compiling = image.partition("warm()")
+    settings, _, compiling = image.partition("kernels.compiled")
 
     assert compiling
     for name in ("NUMBA_CACHE_DIR", "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES"):

@@ -42,3 +42,14 @@ def test_a_command_that_does_not_exist_is_answered_with_the_nearest_one() -> Non
 
 def test_the_version_is_shown() -> None:
     assert CliRunner().invoke(main, ["--version"]).output.startswith("brokerset, version ")
+
+
+def test_a_wrong_file_of_tls_is_a_mistake_like_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is named, without a traceback."""
+    monkeypatch.setenv("BROKERSET_TLS_CONFIG_FILE", "/nowhere/clients.properties")
+
+    result = CliRunner().invoke(main, ["topic", "list", "--namesrv", "127.0.0.1:1"])
+
+    assert result.exit_code == 1
+    assert "Error: /nowhere/clients.properties: cannot be read: No such file or directory" in result.output
+    assert "What to do" in result.output

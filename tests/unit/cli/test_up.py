@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 
@@ -10,8 +11,11 @@ from click.testing import CliRunner
 
 from brokerset_cli.folder import DataFolder
 from brokerset_cli.main import main
+from brokerset_cli.set_tls import make_tls, processes_file, use_tls_of, use_tls_of_own
 from brokerset_cli.up import choose_ports
+from brokerset_runtime.tls import ENVIRONMENT_VARIABLE
 from brokerset_spec.local_ports import PortWishes
+from brokerset_spec.manifest import default_manifest
 from brokerset_spec.plan import controller_data_folder
 from brokerset_spec.set_memory import ControllerMemory, SetMemory
 
@@ -47,6 +51,38 @@ def test_what_cannot_be_done_is_named(arguments: tuple[str, ...], code: int, say
     found, output = _run(*arguments)
 
     assert (found, says in output) == (code, True), output
+
+
+def test_a_damaged_authority_is_said_and_nothing_is_started(tmp_path: Path) -> None:
+    """Clients trust it, so a new one is not made in silence."""
+    DataFolder(tmp_path / "d").claim(default_manifest().metadata.name).release()
+    folder = tmp_path / "d" / "tls"
+    folder.mkdir()
+    for name in ("authority.pem", "authority.key"):
+        (folder / name).write_bytes(b"")
+
+    code, output = _run("up", "--tls", "--data", str(tmp_path / "d"))
+
+    assert code == 1
+    assert f"the authority in {folder} cannot be used" in output
+    assert "restore authority.pem and authority.key" in output
+    assert not (folder / "processes.properties").exists()
+
+
+@pytest.mark.parametrize("secure", [True, False], ids=["tls", "plain"])
+def test_a_set_is_asked_as_its_folder_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, secure: bool
+) -> None:
+    """TLS that the environment names for another set would let `up` wait in vain for its own."""
+    monkeypatch.setenv(ENVIRONMENT_VARIABLE, "/elsewhere/clients.properties")
+    if secure:
+        make_tls(tmp_path, ["127.0.0.1"])
+
+    use_tls_of(tmp_path)
+    assert os.environ[ENVIRONMENT_VARIABLE] == "/elsewhere/clients.properties"
+    use_tls_of_own(tmp_path)
+
+    assert os.environ.get(ENVIRONMENT_VARIABLE) == (str(processes_file(tmp_path)) if secure else None)
 
 
 def test_a_busy_port_is_named_with_its_holder(tmp_path: Path) -> None:

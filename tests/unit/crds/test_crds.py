@@ -15,13 +15,21 @@ from brokerset_operator.plan import reasons
 from brokerset_operator.store_jobs import reasons as job_reasons
 from brokerset_spec.manifest import read_manifest
 from brokerset_spec.store_audit_manifest import read_store_audit
+from brokerset_spec.store_export_manifest import read_store_export
 from brokerset_spec.store_migration_manifest import read_store_migration
 from brokerset_spec.subject_manifest import read_subject
 from brokerset_spec.topic_manifest import read_topic
 
 ROOT = Path(__file__).parents[3]
 CRDS = ROOT / "crds"
-FILES = ["brokersets.yaml", "topics.yaml", "subjects.yaml", "storeaudits.yaml", "storemigrations.yaml"]
+FILES = [
+    "brokersets.yaml",
+    "topics.yaml",
+    "subjects.yaml",
+    "storeaudits.yaml",
+    "storemigrations.yaml",
+    "storeexports.yaml",
+]
 
 Schema = dict[str, Any]
 
@@ -97,7 +105,9 @@ def test_every_column_shows_a_field_that_there_is(file: str) -> None:
     known = {path for path, _ in _everything(_root(file))} | {"metadata.creationTimestamp"}
 
     for column in version["additionalPrinterColumns"]:
-        path = re.sub(r'\[\?\(@\.type=="(Ready|ControllersReady|AuditPassed)"\)\]', "[]", column["jsonPath"])
+        path = re.sub(
+            r'\[\?\(@\.type=="(Ready|ControllersReady|AuditPassed|Exported)"\)\]', "[]", column["jsonPath"]
+        )
         path = path.removeprefix(".")
         assert path in known, column["name"]
 
@@ -129,6 +139,7 @@ READERS: dict[str, Callable[[object], object]] = {
     "Subject": read_subject,
     "StoreAudit": read_store_audit,
     "StoreMigration": read_store_migration,
+    "StoreExport": read_store_export,
 }
 
 
@@ -156,7 +167,7 @@ def test_the_reference_says_what_to_do_about_every_condition_and_reason() -> Non
 def test_the_references_of_jobs_say_what_to_do_about_every_reason() -> None:
     text = "".join(
         (ROOT / "docs" / page).read_text(encoding="utf-8")
-        for page in ("storeaudit-reference.md", "storemigration-reference.md")
+        for page in ("storeaudit-reference.md", "storemigration-reference.md", "storeexport-reference.md")
     )
     used = [value for name, value in vars(job_reasons).items() if name.isupper() and isinstance(value, str)]
     assert "VolumeInUse" in used

@@ -83,3 +83,13 @@ def test_long_keys_are_not_remembered() -> None:
         hasher.hash("T", f"{number:032767d}".encode())
 
     assert hasher.remembered == before == 3
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 126, 510, 511, 512, 513, 2_000])
+def test_texts_of_every_length_are_hashed_alike(size: int) -> None:
+    """The sum of products that short texts are hashed with gives what a loop over the characters gives."""
+    text = "".join([chr(33 + place * 7 % 90) for place in range(size)])
+    value = 0
+    for unit in text:
+        value = (value * 31 + ord(unit)) & 0xFFFFFFFF
+    assert java_hash(text) & 0xFFFFFFFF == value

@@ -69,6 +69,7 @@ def test_system_topics() -> None:
     assert names.is_system_topic("broker-a", {"broker-a"})
     assert not names.is_system_topic("broker-a")
     assert names.is_send_forbidden("SCHEDULE_TOPIC_XXXX")
+    assert names.is_send_forbidden("rmq_sys_REVIVE_LOG_C")
     assert not names.is_send_forbidden("TBW102")
     assert names.is_system_group("CID_RMQ_SYS_TRANS")
     assert not names.is_system_group("g1")

@@ -175,6 +175,26 @@ def test_an_op_record_is_the_one_that_java_made(java_records: list[Record]) -> N
     assert transactions.decode_op_offsets(op.body) == (0, 1)
 
 
+def test_an_op_record_of_older_copies_is_one_for_java_alone() -> None:
+    """Brokers of ours that do not know its property would forget the transactions: they cannot read it."""
+    made = transactions.op_message(b"3,17,", HALF.born_host, 0, superseded=True)
+
+    assert transactions.is_op(made.properties)
+    assert transactions.is_superseding(made.properties)
+    assert _as_java_reads(made.body) == [3, 17]
+    assert transactions.superseded_offsets(made.body) == (3, 17)
+    with pytest.raises(FormatError):
+        transactions.decode_op_offsets(made.body)
+
+
+def _as_java_reads(body: bytes) -> list[int]:
+    """As `String.split` has it, which leaves out what is empty at the end."""
+    parts = body.decode().split(",")
+    while parts and not parts[-1]:
+        parts.pop()
+    return [int(part) for part in parts]
+
+
 def test_the_metrics_are_the_file_that_java_wrote(unpack: Callable[[str, str], Path]) -> None:
     data = (unpack("classic", "broker-0/store/config") / "transactionMetrics").read_bytes()
 

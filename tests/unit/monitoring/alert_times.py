@@ -21,6 +21,7 @@ OF_GROUP = f'{LEADER},cluster="c",broker_set="orders-0"'
 OPERATOR = 'namespace="system",pod="operator-0"'
 OBJECT = f'{OPERATOR},kind="BrokerSet",exported_namespace="shop",name="orders"'
 STORE_AUDIT = f'{OPERATOR},exported_namespace="shop",name="nightly",broker_set="orders"'
+STORE_EXPORT = STORE_AUDIT.replace("nightly", "lake")
 RETIRED = (
     f'{OPERATOR},exported_namespace="shop",name="orders",brokerset_io_set="orders",broker_set="orders-1"'
 )
@@ -122,6 +123,12 @@ HEALTHY: dict[str, Values] = {
     f"brokerset_controller_group_missing{{{OF_GROUP}}}": steady(0),
     f'brokerset_broker_role{{{MASTER},role="master"}}': steady(1),
     f'brokerset_broker_role{{{SLAVE},role="master"}}': steady(0),
+    f"brokerset_broker_pop_known{{{MASTER}}}": steady(1),
+    f"brokerset_broker_pop_known{{{SLAVE}}}": steady(0),
+    f'rocketmq_pop_revive_latency{{{MASTER},queue_id="0"}}': steady(0),
+    f"rocketmq_pop_checkpoint_buffer_size{{{MASTER}}}": steady(10),
+    f"brokerset_broker_pop_check_points_limit{{{MASTER}}}": steady(500_000),
+    f"brokerset_broker_pop_acked_total{{{MASTER}}}": rising(0, 60),
     f"brokerset_broker_enough_in_sync{{{MASTER}}}": steady(1),
     f"brokerset_broker_enough_in_sync{{{SLAVE}}}": steady(0),
     f"brokerset_broker_unserved_seconds_total{{{MASTER}}}": steady(2),
@@ -253,6 +260,16 @@ TIMES = (
     Time("BrokersetTimersLate", 3, 8, {f"rocketmq_timer_dequeue_latency{{{MASTER}}}": steady(90_000)}),
     Time("BrokersetTimersLate", 3, 8, {f"rocketmq_timer_dequeue_latency{{{MASTER}}}": steady(0),
          f"rocketmq_timer_enqueue_latency{{{MASTER}}}": steady(90_000)}),
+    Time("BrokersetPopsUnserved", 1, 4, {f"brokerset_broker_pop_known{{{MASTER}}}": steady(0)}),
+    Time("BrokersetPopReviveLate", 3, 8,
+         {f'rocketmq_pop_revive_latency{{{MASTER},queue_id="0"}}': steady(90_000)}),
+    Time("BrokersetPopCheckPointsMany", 3, 8,
+         {f"rocketmq_pop_checkpoint_buffer_size{{{MASTER}}}": steady(450_000)}),
+    Time("BrokersetPopAcksRefused", 12, 40,
+         {f'brokerset_broker_pop_acks_refused_total{{{MASTER},reason="expired"}}': rising(0, 60)}),
+    Time("", None, 60,
+         {f'brokerset_broker_pop_acks_refused_total{{{MASTER},reason="expired"}}': rising(0, 30),
+          f"brokerset_broker_pop_acked_total{{{MASTER}}}": rising(0, 6000)}),
     Time("BrokersetDiskFilling", 25, 33, disk(steady(80), steady(20))),
     Time("BrokersetDiskAlmostFull", 3, 8, disk(steady(90), steady(10))),
     Time("BrokersetDiskFullSoon", 30, 100, disk(rising(60 * GIB, GIB / 60), rising(40 * GIB, -GIB / 60))),
@@ -289,6 +306,14 @@ TIMES = (
     Time("", None, 300, {
             f"brokerset_audit_expected_since_timestamp_seconds{{{STORE_AUDIT}}}": rising(0, 60),
             f"brokerset_audit_period_seconds{{{STORE_AUDIT}}}": steady(600)}),
+    Time("BrokersetExportOverdue", 35, 45, {
+            f"brokerset_storeexport_expected_since_timestamp_seconds{{{STORE_EXPORT}}}": steady(0),
+            f"brokerset_storeexport_period_seconds{{{STORE_EXPORT}}}": steady(600)}),
+    Time("", None, 300, {
+            f"brokerset_storeexport_expected_since_timestamp_seconds{{{STORE_EXPORT}}}": rising(0, 60),
+            f"brokerset_storeexport_period_seconds{{{STORE_EXPORT}}}": steady(600)}),
+    Time("BrokersetExportGap", 9, 13,
+         {f"brokerset_storeexport_gap_messages_total{{{STORE_EXPORT}}}": f"0+0x10 {steady(60)}"}),
     Time("BrokersetOperatorBehind", 8, 13,
          {f"brokerset_operator_oldest_mark_seconds{{{OPERATOR}}}": rising(0, 60)}),
     Time("BrokersetOperatorApiErrors", 8, 20,

@@ -28,6 +28,7 @@ from brokerset_operator.resources.ordered_alerts import (
     ORDERED_CLIENT_ALERTS,
     ORDERED_CONTROLLER_ALERTS,
 )
+from brokerset_operator.resources.pop_alerts import POP_ALERTS
 
 from .alert_times import HEALTHY as SET_HEALTHY
 from .alert_times import OF_RETIRED, SAMPLES, gone_group
@@ -62,6 +63,7 @@ ALERTS = (
     *DLEDGER_ALERTS,
     *ORDERED_CONTROLLER_ALERTS,
     *MESSAGE_ALERTS,
+    *POP_ALERTS,
     *ORDERED_BROKER_ALERTS,
     *ORDERED_CLIENT_ALERTS,
     *SET_ALERTS,

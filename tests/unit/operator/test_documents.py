@@ -10,7 +10,7 @@ import pytest
 from brokerset_operator.apply import ACTION_FAILED
 from brokerset_operator.model import names
 from brokerset_operator.plan import reasons
-from brokerset_operator.store_jobs.labels import AUDIT_NOW, OWNER
+from brokerset_operator.store_jobs.labels import AUDIT_NOW, EXPORT_NOW, OWNER
 
 ROOT = Path(__file__).parents[3]
 PAGES = sorted((ROOT / "docs" / "kubernetes").glob("*.md"))
@@ -60,6 +60,7 @@ def test_annotations_and_labels_exist(page: Path) -> None:
         names.DELETE_CLAIMS,
         names.OPERATOR,
         AUDIT_NOW,
+        EXPORT_NOW,
     )
     known = {*annotations, OWNER, *(f"{names.DOMAIN}/{label}" for label in LABELS)}
     told = set(re.findall(r"(?<![.\w])brokerset\.io/[a-z-]+[a-z]", page.read_text()))

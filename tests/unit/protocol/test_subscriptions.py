@@ -38,9 +38,9 @@ def test_empty_pieces_are_skipped() -> None:
     assert subscriptions.filter_codes(subscriptions.parse("T", "   ")) == frozenset()
 
 
-@pytest.mark.parametrize("expression", ["||", "||||", "a||" * subscriptions.TAGS_MAX])
+@pytest.mark.parametrize("expression", ["||", "||||", "a||" * subscriptions.TAGS_MAX, "a" * 131_073])
 def test_bad_expressions_are_refused(expression: str) -> None:
-    """Only separators, or more tags than the limit, cannot be subscribed to."""
+    """Only separators, more tags than the limit, or more characters, cannot be subscribed to."""
     with pytest.raises(Rejected) as caught:
         subscriptions.parse("T", expression)
 

@@ -11,6 +11,7 @@ import pytest
 
 from brokerset_spec.manifest import ManifestError, read_manifest
 from brokerset_spec.store_audit_manifest import read_store_audit
+from brokerset_spec.store_export_manifest import read_store_export
 from brokerset_spec.store_migration_manifest import read_store_migration
 from brokerset_spec.subject_manifest import read_subject
 from brokerset_spec.topic_manifest import read_topic
@@ -27,6 +28,7 @@ READERS: dict[str, Callable[[object], object]] = {
     "Topic": read_topic,
     "Subject": read_subject,
     "StoreAudit": read_store_audit,
+    "StoreExport": read_store_export,
     "StoreMigration": read_store_migration,
 }
 

@@ -57,6 +57,42 @@ def test_names_outside_are_rocketmqs(name: str, outside: str) -> None:
             {"message_delay_level": "1s 5x"},
             "messageDelayLevel: '5x' is not a number followed by s, m, h or d",
         ),
+        (
+            {"authorization_enabled": True},
+            "authorizationEnabled=true: needs authenticationEnabled=true, or nobody has a name",
+        ),
+        (
+            {"authentication_enabled": True, "refuse_signed_requests": True},
+            "refuseSignedRequests=true: not together with authenticationEnabled=true",
+        ),
+        (
+            {"init_authentication_user": '{"username":"u","password":" "}'},
+            "initAuthenticationUser: is no JSON object with texts username and password",
+        ),
+        (
+            {
+                "init_authentication_user": '{"username":"u","password":"one"}',
+                "inner_client_authentication_credentials": '{"accessKey":"u","secretKey":"two"}',
+            },
+            "initAuthenticationUser and innerClientAuthenticationCredentials: one user, two passwords",
+        ),
+        (
+            {"inner_client_authentication_credentials": "secret"},
+            "innerClientAuthenticationCredentials: is no JSON object with texts accessKey and secretKey",
+        ),
+        (
+            {
+                "authentication_enabled": True,
+                "enable_controller_mode": True,
+                "controller_addr": "127.0.0.1:9878",
+            },
+            "innerClientAuthenticationCredentials is empty: brokers of a group need it with "
+            "authenticationEnabled=true, the same for all",
+        ),
+        (
+            {"authentication_whitelist": "10,all"},
+            "authenticationWhitelist=10,all: must be request codes, separated by commas",
+        ),
         ({"delete_when": "04;25"}, "deleteWhen: '25' is not an hour from 00 to 23"),
         (
             {"enable_controller_mode": True},

@@ -25,7 +25,7 @@ from brokerset_broker.member.dledger.news import LedgerLease, broker_id_of, epoc
 from brokerset_broker.member.dledger.old_logs import OLD_LOG, OldLogComparison, old_log_handler
 from brokerset_broker.member.dledger.views import LedgerProblem, ledger_table, replica_views
 from brokerset_broker.member.gateway.forwarding import PASS_ON_SECONDS, Forwarder
-from brokerset_broker.member.gateway.gateway import Gateway
+from brokerset_broker.member.gateway.gateway import Gateway, Guard
 from brokerset_broker.member.gateway.switchover import SwitchOver, says_master
 from brokerset_broker.member.ha.views import ReplicaView
 from brokerset_broker.member.membership.controllers import NoAnswer
@@ -217,8 +217,13 @@ class LedgerMember:
 
     # -- life ---------------------------------------------------------------------------------------------
 
-    def handlers(self, served: Mapping[int, Handler]) -> dict[int, Handler]:
-        """The table for the server; it changes with the role."""
+    def serves_writes(self) -> bool:
+        """Whether a send that comes now is served here, at once."""
+        return self.gateway.serves_writes()
+
+    def handlers(self, served: Mapping[int, Handler], guard: Guard | None = None) -> dict[int, Handler]:
+        """The table for the server; it changes with the role. `guard` is put around all of it."""
+        self.gateway.guard = guard
         own: dict[int, Handler] = {RequestCode.GET_BROKER_EPOCH_CACHE: self._identity}
         self.gateway.register({**served, **own, **self.switch_over.handlers()})
         self.shell.tick()

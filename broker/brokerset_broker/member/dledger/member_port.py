@@ -6,8 +6,10 @@ import socket
 from collections.abc import Mapping
 from typing import Final, Protocol
 
+from brokerset_acl.signatures import Sign
 from brokerset_runtime.peer_requests import Asker, PoolRequester
 from brokerset_runtime.remoting import ConnectionPool, Handler, RemotingServer
+from brokerset_runtime.tls import Tls
 
 DRAIN_SECONDS: Final = 0.2
 """How long answers to other members may take at the end."""
@@ -30,14 +32,16 @@ class MemberPort(Protocol):
 class TcpMemberPort:
     """The real one: `listener` is bound to the port."""
 
-    def __init__(self, listener: socket.socket) -> None:
+    def __init__(self, listener: socket.socket, tls: Tls | None = None, sign: Sign | None = None) -> None:
+        """`sign` signs requests to other members."""
         self._listener = listener
-        self._pool = ConnectionPool()
+        self._tls = tls
+        self._pool = ConnectionPool(tls=tls, sign=sign)
         self._server: RemotingServer | None = None
         self.asker: Asker = PoolRequester(self._pool)
 
     async def serve(self, handlers: Mapping[int, Handler]) -> None:
-        self._server = RemotingServer(handlers)
+        self._server = RemotingServer(handlers, tls=self._tls)
         await self._server.listen_on(self._listener)
         await self._server.sweep_idle()
 

@@ -36,6 +36,9 @@ _CLASSES: Final = (
 )
 _NOT_HERE: Final = ((NOT_HERE, "1"),)
 
+Guard = Callable[[Mapping[int, Handler]], Mapping[int, Handler]]
+"""Checks requests before the handlers that carry them out, where they are carried out."""
+
 
 class Gateway:
     """Serves, holds, forwards or refuses by `Modes`; serves everything at first."""
@@ -53,6 +56,8 @@ class Gateway:
         self.handlers: dict[int, Handler] = {}
         """For the server; always the same object."""
         self._behind: dict[int, Handler] = {}
+        self.guard: Guard | None = None
+        """Put around every handler that is registered from now on."""
         self._forwarder = forwarder
         self._lease_ok = lease_ok
         self._on_lapse = on_lapse
@@ -69,6 +74,8 @@ class Gateway:
         unknown = sorted(int(code) for code in handlers if code not in CLASSES)
         if unknown:
             raise ValueError(f"no request class for codes {unknown}: add them to requests/request_classes.py")
+        if self.guard is not None:
+            handlers = self.guard(handlers)
         self._behind |= handlers
         self.handlers |= handlers
         if (unregister := handlers.get(RequestCode.UNREGISTER_CLIENT)) is not None:

@@ -15,7 +15,9 @@ import structlog
 from brokerset_broker.member.ha.links import LinkClosed
 from brokerset_broker.member.ha.tcp_master_link import TcpMasterLink
 from brokerset_broker.member.ha.tcp_slave_link import RunInThread, TcpSlaveLink
+from brokerset_broker.member.ha.tls_pipes import TlsPort, connect_by_tls
 from brokerset_runtime.log_throttle import LogThrottle
+from brokerset_runtime.tls import Tls, TlsError
 
 log = structlog.get_logger(__name__)
 
@@ -95,17 +97,21 @@ class TcpHaNetwork:
         limits: HaLimits | None = None,
         rate: Callable[[], int] = lambda: 0,
         in_thread: RunInThread = asyncio.to_thread,
+        tls: Tls | None = None,
     ) -> None:
         """Touches nothing before `listen` or `connect`.
 
         `rate` gives the bytes a second that may go to one slave, 0 for no limit; it is asked for each packet.
         `in_thread` runs what waits for the disk, when a slave wants bytes that are not in memory.
+        With `tls` both ends show certificates; Java has nothing like it at this port (`tls.ha.enable=false`).
         """
         self._host = host
         self._port = port
         self._limits = limits or HaLimits()
         self._rate = rate
         self._in_thread = in_thread
+        self._tls = tls
+        self._tls_port: TlsPort | None = None
         self._listener: socket.socket | None = None
         self._pause: asyncio.TimerHandle | None = None
         self._take: Callable[[TcpSlaveLink], None] | None = None
@@ -134,7 +140,12 @@ class TcpHaNetwork:
         listener.setblocking(False)
         self._listener = listener
         self.port = listener.getsockname()[1]
-        asyncio.get_running_loop().add_reader(listener, self._accept)
+        if self._tls is not None:
+            self._tls_port = TlsPort(
+                listener, self._tls, lambda plain, address: self._welcome(plain, _shown(address))
+            )
+        else:
+            asyncio.get_running_loop().add_reader(listener, self._accept)
 
     def _accept(self) -> None:
         assert self._listener is not None
@@ -175,6 +186,7 @@ class TcpHaNetwork:
             handshake_seconds_max=self._limits.handshake_seconds_max,
             rate=self._rate,
             in_thread=self._in_thread,
+            by_copy=self._tls is not None,
         )
         self._open.slaves[link] = None
         link.on_close(lambda _: self._open.slaves.pop(link, None))
@@ -189,12 +201,17 @@ class TcpHaNetwork:
         host, port = _parsed(address)
         try:
             async with asyncio.timeout(timeout):
-                connection = await _connected(host, port)
+                if self._tls is not None and self._tls.client_of_members is not None:
+                    connection = await connect_by_tls(self._tls, host, port)
+                else:
+                    connection = await _connected(host, port)
+        except TlsError as error:
+            raise LinkClosed(f"cannot connect to {address} by TLS: {error}") from None
         except TimeoutError:
             raise LinkClosed(f"cannot connect to {address}: no answer in {timeout:g} s") from None
         except OSError as error:
             raise LinkClosed(f"cannot connect to {address}: {error.strerror or error}") from error
-        except UnicodeError as error:
+        except ValueError as error:
             raise LinkClosed(f"{address!r} has no name of a host: {error}") from error
         if self._closed:
             connection.close()
@@ -210,6 +227,9 @@ class TcpHaNetwork:
     def close(self) -> None:
         """Stop listening and end every link; may be called again."""
         self._closed = True
+        if self._tls_port is not None:
+            self._tls_port.close()
+            self._tls_port = self._listener = None
         if self._listener is not None:
             asyncio.get_running_loop().remove_reader(self._listener)
             self._listener.close()

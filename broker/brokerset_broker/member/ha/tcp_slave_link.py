@@ -36,6 +36,9 @@ TURN_BYTES_MAX: Final = 1024 * 1024
 READ_AHEAD_BYTES: Final = 8 * 1024 * 1024
 """What is read from the disk behind a chunk that was not in memory."""
 
+COPY_BYTES: Final = 256 * 1024
+"""What is read at a time where `sendfile` is not used."""
+
 ACK_BUFFER_BYTES: Final = 4_096
 """Acknowledgements that one turn of the loop reads."""
 
@@ -54,11 +57,16 @@ class TcpSlaveLink:
         handshake_seconds_max: float,
         rate: Callable[[], int],
         in_thread: RunInThread,
+        by_copy: bool = False,
     ) -> None:
-        """`rate` gives the bytes a second that may be sent, 0 for no limit, and is asked for each packet."""
+        """`rate` gives the bytes a second that may be sent, 0 for no limit, and is asked for each packet.
+
+        `by_copy`: not by `sendfile`, because somebody else in this process reads what is sent.
+        """
         self._link = LinkSocket(connection, peer, abortive=True)
         self._rate = rate
         self._in_thread = in_thread
+        self._by_copy = by_copy
         self._bucket: TokenBucket | None = None
         self._buffer = memoryview(bytearray(max(ACK_BUFFER_BYTES, SLAVE_HANDSHAKE_SIZE_MAX)))
         self._acks = AckDecoder()
@@ -217,6 +225,9 @@ class TcpSlaveLink:
 
     async def _send_part(self, source: LogSource, begin: int, end: int) -> None:
         link = self._link
+        if self._by_copy:
+            await self._copy_part(source, begin, end)
+            return
         descriptor = link.socket.fileno()
         while begin < end:
             link.check()  # a closed socket's number may be another file's by now
@@ -233,6 +244,20 @@ class TcpSlaveLink:
             begin += sent
             if begin < end:
                 await self._waited()
+
+    async def _copy_part(self, source: LogSource, begin: int, end: int) -> None:
+        link = self._link
+        while begin < end:
+            size = min(COPY_BYTES, end - begin)
+            try:
+                data = os.pread(source.descriptor, size, source.position + begin)
+            except OSError as error:
+                raise link.lost(error) from None
+            if len(data) < size:
+                link.close(f"the log's file ends {size - len(data)} bytes too early")
+                raise link.closed_error()
+            await link.write(data)
+            begin += size
 
     async def _waited(self) -> None:
         await self._link.writable()

@@ -293,12 +293,17 @@ class StoreFiles:
 
     def _queue_names(self, under: tuple[str, ...], after: tuple[str, ...]) -> Iterator[tuple[Wanted, bool]]:
         root = self._root / names.QUEUES_FOLDER
-        for topic in _children(root, folders=True):
-            if (len(under) > 1 and topic != under[1]) or (names.QUEUES_FOLDER, topic) < after[:2]:
+        # Of one topic the others are not listed: a reader that asks queue by queue would pay for all of them.
+        topics = _only(root, under[1]) if len(under) > 1 else _children(root, folders=True)
+        for topic in topics:
+            if (names.QUEUES_FOLDER, topic) < after[:2]:
                 continue
-            for queue in _children(root / topic, folders=True):
+            queues = (
+                _only(root / topic, under[2]) if len(under) > 2 else _children(root / topic, folders=True)
+            )
+            for queue in queues:
                 prefix = (names.QUEUES_FOLDER, topic, queue)
-                if (len(under) > 2 and queue != under[2]) or prefix < after[:3]:
+                if prefix < after[:3]:
                     continue
                 files = _children(root / topic / queue, folders=False)
                 newest = _newest_with_units(root / topic / queue, files)
@@ -345,6 +350,15 @@ def _children(folder: Path, *, folders: bool) -> list[str]:
             if each.name.isprintable()  # else it is no UTF-8, or nothing that a client could have sent
             and (each.is_dir(follow_symlinks=False) if folders else each.is_file(follow_symlinks=False))
         )
+    return []
+
+
+def _only(folder: Path, name: str) -> list[str]:
+    """This name if `_children` would have it among the folders."""
+    if not name.isprintable() or name in (".", "..") or "/" in name or folder.is_symlink():
+        return []
+    with suppress(FileNotFoundError, NotADirectoryError, ValueError):
+        return [name] if stat.S_ISDIR((folder / name).lstat().st_mode) else []
     return []
 
 

@@ -57,11 +57,8 @@ class AssignmentProcessor:
         modes: RequestModes,
         changes: ChangeLog,
         queues: Queues,
-        serves_pop: bool,
     ) -> None:
-        """`queues` asks name servers; `changes` makes a mode safe before it is answered. Without `serves_pop`
-        nobody is sent to pop: groups that a Java broker let pop get queues to pull."""
-        self._serves_pop = serves_pop
+        """`queues` asks name servers; `changes` makes a mode safe before it is answered."""
         self._live = live
         self._admission = admission
         self._topics = topics
@@ -93,9 +90,12 @@ class AssignmentProcessor:
 
     def _mode(self, topic: str, group: str) -> RequestMode:
         found = self._modes.get(topic, group)
-        if found is None or (found.mode is MessageRequestMode.POP and not self._serves_pop):
+        if found is not None:
+            return found
+        settings = self._live.current
+        if is_retry_topic(topic) or settings.default_message_request_mode == "PULL":
             return RequestMode(MessageRequestMode.PULL, 0)
-        return found
+        return RequestMode(MessageRequestMode.POP, settings.default_pop_share_queue_num)
 
     async def _allocate(
         self, asked: QueryAssignmentRequest, mode: RequestMode
@@ -138,11 +138,6 @@ class AssignmentProcessor:
         wanted = SetMessageRequestMode.from_json(command.body)
         if is_retry_topic(wanted.topic):
             raise Rejected(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
-        if wanted.mode is MessageRequestMode.POP and not self._serves_pop:
-            raise Rejected(
-                ResponseCode.SYSTEM_ERROR,
-                f"the consumer group[{wanted.consumer_group}] cannot POP: this broker serves PULL only",
-            )
         return self._set(command, wanted)
 
     async def _set(self, command: Command, wanted: SetMessageRequestMode) -> Command:

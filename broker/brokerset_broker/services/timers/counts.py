@@ -42,6 +42,14 @@ class TimerCounts:
             self._waiting[key] += 1
             self._changed[key] = message.store_ms
 
+    def linked_many(self, topic: str, topic_hash: int, count: int, store_ms: int) -> None:
+        """Messages of one topic that recall nothing got units; the last one was stored at `store_ms`."""
+        if topic_hash in self._names or len(self._names) < TOPICS_MAX:
+            self.enqueued[topic] += count
+            self._names[topic_hash] = topic
+            self._waiting[topic_hash] += count
+            self._changed[topic_hash] = store_ms
+
     def found(self, unit: TimerUnit, topic: str) -> None:
         """A unit that waits was found in the log."""
         if not unit.deletes:

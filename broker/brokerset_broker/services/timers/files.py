@@ -180,6 +180,10 @@ class TimerFiles:
         file = self._segments.find(start)
         return None if file is None or file.start != start else file.view
 
+    def end_file(self, position: int) -> MappedFile | None:
+        """The file in which the log ends at `position`; None if it has to be made."""
+        return self._segments.find(position)
+
     def write(self, position: int, data: bytes) -> None:
         """Write into the log at `position`, its end or behind it. OSError if the disk is full."""
         segments = self._segments

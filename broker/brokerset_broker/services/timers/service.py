@@ -20,6 +20,7 @@ from brokerset_broker.live_settings import LiveSettings
 from brokerset_broker.requests.admission import Admission
 from brokerset_broker.services.timers.counts import TimerCounts
 from brokerset_broker.services.timers.files import TimerFiles
+from brokerset_broker.services.timers.links import TimerLinks
 from brokerset_broker.services.timers.recount import Recount
 from brokerset_broker.services.timers.work import NO_OFFSET, TimerReader, TimerWork
 from brokerset_broker.store.errors import StoreRefused
@@ -29,6 +30,7 @@ from brokerset_broker.timers.progress import Progress, TimerState
 from brokerset_broker.timers.put_decision import TIMER_QUEUE_ID
 from brokerset_broker.timers.recovery import Recovered, recover
 from brokerset_broker.timers.settings import TimerSettings
+from brokerset_formats import native
 from brokerset_formats.config import DataVersion
 from brokerset_formats.errors import FormatError
 from brokerset_formats.names import TIMER_TOPIC
@@ -65,6 +67,10 @@ SNAPSHOT_SECONDS: Final = 15.0
 
 METRICS_FLUSHES: Final = 10
 """Counters are written with every tenth flush."""
+
+SILENCE_SECONDS: Final = 3 * 3_600.0
+"""A slave that has heard nothing of the progress for so long keeps the log no longer than the settings say. A
+master of ours writes it each hour while messages wait."""
 
 
 def timer_settings(settings: BrokerSettings) -> TimerSettings:
@@ -139,6 +145,8 @@ class TimerService:
         self._recorded_read_ms = 0
         self._records: deque[tuple[int, Progress]] = deque()
         self._settled: Progress | None = None
+        self._last_heard: tuple[float, int] | None = None
+        self._silence_logged = False
         self.on_progress: Callable[[], None] | None = None
         """Writes the progress into the log; set while this broker leads a group."""
         live.on_change(lambda changed, _names: self._use(changed))
@@ -221,6 +229,7 @@ class TimerService:
             counts=self.counts,
             is_subject=self._is_subject,
             releases=self._releases,
+            links=self._links(),
         )
         self._has_files = True
         if self._truncated is not None:
@@ -238,6 +247,11 @@ class TimerService:
             self._lead(work)
         self._count_again(work)
         self._wake(0.0)
+
+    def _links(self) -> TimerLinks | None:
+        if native.core is None:
+            return None
+        return TimerLinks(native.core, self._store, self._files, self.settings, self.counts)
 
     def _first_progress(self) -> Progress:
         """What metadata says; else our part of the checkpoint, or that of a Java broker; else none."""
@@ -353,6 +367,7 @@ class TimerService:
         """Learn a progress that the log or a master has."""
         if self._leads:
             return
+        self._heard(self._store.log.store_timestamp)
         self._progress = progress
         if self.work is not None:
             self.work.follow(self.work.state.learned(progress))
@@ -406,10 +421,41 @@ class TimerService:
         return self.counts.metrics(self._version)
 
     def needed_from(self) -> int:
-        """From which offset of the commit log on messages wait; only a full disk deletes them."""
+        """From which offset of the commit log on messages wait; only a full disk deletes them.
+
+        A Java master without timers never tells its slaves the progress: then from nowhere, after a while.
+        """
+        if self._master_is_silent():
+            return NO_OFFSET
         if self.work is not None:
             return self.work.needed_from()
         return 0 if self._has_files or self._queue_end > 0 else NO_OFFSET
+
+    def _heard(self, log_ms: int) -> None:
+        """The progress was learned, or this broker leads; `log_ms`: the store time of the last message."""
+        self._last_heard = self._clock.monotonic(), log_ms
+        self._silence_logged = False
+
+    def _master_is_silent(self) -> bool:
+        """Whether messages were received for longer than the log is kept, and no word of the progress."""
+        log_ms = self._store.log.store_timestamp
+        if self._leads or not log_ms:
+            self._heard(log_ms)
+            return False
+        if self._last_heard is None:  # since the start: the files say how far it was then
+            progress = self.progress() or self._files.saved_progress()
+            self._heard(log_ms if progress is None else min(progress.read_ms, log_ms))
+        assert self._last_heard is not None, "it was noted"
+        seconds, heard_ms = self._clock.monotonic() - self._last_heard[0], self._last_heard[1]
+        reserved_ms = self._live.current.file_reserved_time * 3_600_000
+        is_silent = seconds > SILENCE_SECONDS and log_ms - heard_ms > reserved_ms
+        if is_silent and not self._silence_logged and self._has_files:
+            self._silence_logged = True
+            log.warning(
+                "the master does not say how far timer messages are: files of the log go although some wait",
+                hours=round((log_ms - heard_ms) / 3_600_000),
+            )
+        return is_silent
 
     # -- queries ------------------------------------------------------------------------------------------
 

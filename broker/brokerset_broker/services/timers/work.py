@@ -13,6 +13,7 @@ import structlog
 
 from brokerset_broker.services.timers.counts import TimerCounts
 from brokerset_broker.services.timers.files import TimerFiles
+from brokerset_broker.services.timers.links import TimerLinks
 from brokerset_broker.store.errors import StoreRefused
 from brokerset_broker.store.releases import ANY_QUEUE, Appends, Releases, Targets, store_again
 from brokerset_broker.tables.metadata.records import METADATA_TOPIC
@@ -142,9 +143,11 @@ class TimerWork:
         counts: TimerCounts,
         is_subject: Callable[[str], bool],
         releases: Releases | None = None,
+        links: TimerLinks | None = None,
     ) -> None:
         """`state` is what recovery found. `is_subject` tells topics whose messages have an order. `releases`
-        is the native way, where there is one."""
+        and `links` are the native ways of deliveries and of puts, many at once, where there is a core."""
+        self._links = links
         self.state = state
         self._store = store
         self._files = files
@@ -310,6 +313,10 @@ class TimerWork:
             return False
         if not state.leads and queue_offset >= state.progress.queue_offset:
             return False  # as `decide_take` would say, without reading the record
+        if self._links is not None:
+            linked = self._links.link(state)
+            if linked is not None:
+                return self._taken(*linked)
         found = self._store.unit(TIMER_TOPIC, TIMER_QUEUE_ID, queue_offset)
         if found is None:
             oldest = self._store.queue_min(TIMER_TOPIC, TIMER_QUEUE_ID)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from brokerset_broker.tables.metadata.records import OffsetsPut
+from brokerset_broker.tables.metadata.records import OffsetsPut, OrderLocksPut
 from brokerset_broker.tables.ordered.values import ClaimKey, Ranges, SharedAcksPut
+from brokerset_broker.tables.pop.order_lock import Locks
 
 
 class Journal:
@@ -14,19 +15,23 @@ class Journal:
     Its size is bounded by the tables that it is about: it holds no key that they do not have.
     """
 
-    __slots__ = ("_acks", "_offsets", "_taken", "delay")
+    __slots__ = ("_acks", "_offsets", "_orders", "_taken", "batches", "delay")
 
     def __init__(self) -> None:
         self._offsets: dict[str, dict[int, None]] = {}
         self._taken: dict[str, dict[int, None]] = {}
         self._acks: dict[ClaimKey, None] = {}
+        self._orders: dict[str, dict[int, None]] = {}
         self.delay: Mapping[int, int] = {}
         """Delay progress as it was written last."""
+        self.batches = 0
+        """How often all offsets that were committed before had their record."""
 
     @property
     def has_offsets(self) -> bool:
-        """Whether offsets, resets that consumers were told, or acks of Shared groups wait for a record."""
-        return bool(self._offsets or self._taken or self._acks)
+        """Whether offsets, resets that consumers were told, acks of Shared groups, or locks of ordered pops
+        wait for a record."""
+        return bool(self._offsets or self._taken or self._acks or self._orders)
 
     def offset_changed(self, key: str, queue_id: int) -> None:
         """An offset of `topic@group` was committed."""
@@ -64,6 +69,21 @@ class Journal:
         self._acks = {}
         return SharedAcksPut(found)
 
+    def order_lock_changed(self, key: str, queue_id: int) -> None:
+        """An ordered pop, an ack of one, or the end of its lock."""
+        self._orders.setdefault(key, {})[queue_id] = None
+
+    def take_order_locks(self, locks: Locks) -> OrderLocksPut | None:
+        """What waits, with the values that `locks` has now; nothing waits any more."""
+        if not self._orders:
+            return None
+        found = {
+            key: {queue: locks.get(key, {}).get(queue) for queue in queues}
+            for key, queues in self._orders.items()
+        }
+        self._orders = {}
+        return OrderLocksPut(found)
+
     def clear(self) -> None:
         """Forget everything: this broker leads no more."""
-        self._offsets, self._taken, self._acks, self.delay = {}, {}, {}, {}
+        self._offsets, self._taken, self._acks, self._orders, self.delay = {}, {}, {}, {}, {}

@@ -244,7 +244,7 @@ class MetadataLog:
         tables = self._tables
         tables.release_all()
         tables.freeze(False)
-        tables.offsets.journal = tables.ordered.journal = self._journal
+        tables.offsets.journal = tables.ordered.journal = tables.order_locks.journal = self._journal
         tables.groups.on_created = self._group_created
         tables.topics.on_created = self._topic_created
         tables.topics.change_later = self._change_later
@@ -266,7 +266,7 @@ class MetadataLog:
         self._leading = False
         tables = self._tables
         tables.freeze(True)
-        tables.offsets.journal = tables.ordered.journal = None
+        tables.offsets.journal = tables.ordered.journal = tables.order_locks.journal = None
         tables.groups.on_created = None
         tables.topics.on_created = tables.topics.change_later = None
         tables.timers.on_progress = None
@@ -448,6 +448,10 @@ class MetadataLog:
         else:
             self._when_applied(self._written_end, callback)
 
+    def when_order_stored(self, callback: Callable[[PutStatus], None]) -> None:
+        """Call back when all locks of ordered pops, and the offsets before them, are confirmed."""
+        self.when_offsets_confirmed(callback)
+
     def _schedule_turn(self) -> None:
         if not self._turn_scheduled:
             self._turn_scheduled = True
@@ -485,11 +489,21 @@ class MetadataLog:
             self._new_groups.clear()
 
     def _flush_offsets(self) -> bool:
-        """Whether all offsets have a record now, and what Shared groups have acknowledged above them.
+        """Whether all offsets have a record now, what Shared groups have acknowledged above them, and ordered
+        pops.
 
         A range that a group's position has passed is not in its record any more: so offsets come first.
         """
-        return self._flush_positions() and self._flush_acks()
+        return self._flush_positions() and self._flush_acks() and self._flush_order_locks()
+
+    def _flush_order_locks(self) -> bool:
+        locks = self._journal.take_order_locks(self._tables.order_locks.locks)
+        if locks is None or self._append_own(locks) is not None:
+            return True
+        for key, queues in locks.locks.items():
+            for queue_id in queues:
+                self._journal.order_lock_changed(key, queue_id)
+        return False
 
     def _flush_acks(self) -> bool:
         acks = self._journal.take_acks(self._tables.ordered.state.shared_acks)
@@ -501,10 +515,8 @@ class MetadataLog:
 
     def _flush_positions(self) -> bool:
         batch = self._journal.take_offsets(self._tables.offsets.replicated)
-        if batch is None:
-            return True
-        written = self._append_own(batch)
-        if written is not None:
+        if batch is None or self._append_own(batch) is not None:
+            self._journal.batches += 1
             return True
         for key, queues in batch.offsets.items():
             for queue_id in queues:
@@ -678,7 +690,8 @@ class MetadataLog:
             end = polled.applied_offset
         state = polled.state if master.is_ours else self._with_own_offsets(polled.state)
         # Masters are not asked for ordered subjects: what this broker knows of them stays.
-        self._tables.take_over(replace(state, ordered=self._tables.ordered.state))
+        kept = replace(state, ordered=self._tables.ordered.state, order_locks=self._tables.order_locks.copy())
+        self._tables.take_over(kept)
         if polled.timers is not None:
             self._tables.timers.put_checkpoint(polled.timers)
         self._applier.begin_at(end, exact=False)

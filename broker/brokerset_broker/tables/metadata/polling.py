@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from brokerset_acl.access_book import AccessBook
+from brokerset_acl.policies import Acl
+from brokerset_acl.users import User
 from brokerset_broker.tables.metadata.snapshot import MetadataState
 from brokerset_broker.tables.offsets import is_replicated
 from brokerset_broker.tables.pop.values import RequestMode, modes_of
@@ -128,6 +131,7 @@ async def poll(asker: Asker, address: str) -> Polled:
         topics = await _topics(asker, address, applied)
         progress, checkpoint = await _timers(asker, address)
         modes = await _request_modes(asker, address)
+        access = await _access(asker, address)
         offsets = ConsumerOffsets.decode(offsets_answer.body).offsets
         delay = DelayOffsets.decode(delay_answer.body).offsets if delay_answer.body else {}
     except (ConnectionClosed, RequestTimeout, FormatError, Rejected) as error:
@@ -141,6 +145,7 @@ async def poll(asker: Asker, address: str) -> Polled:
         dict(delay),
         timers=progress,
         request_modes=modes,
+        access=access,
     )
     known = [offset for offset in applied if offset is not None]
     return Polled(state, min(known) if known and len(known) == len(applied) else None, checkpoint)
@@ -171,6 +176,31 @@ async def _request_modes(asker: Asker, address: str) -> dict[str, RequestMode]:
     if answer.code != ResponseCode.SUCCESS:
         raise PollFailed(f"master {address} answered request {int(code)} with {answer.code}: {answer.remark}")
     return modes_of(MessageRequestModeTable.from_json(answer.body))
+
+
+async def _access(asker: Asker, address: str) -> AccessBook | None:
+    """Users and policies; None from a master that has none or does not show passwords. Raises FormatError."""
+    users = await asker.ask(address, Command(RequestCode.AUTH_LIST_USER), ASK_SECONDS)
+    if users.code != ResponseCode.SUCCESS:
+        return None
+    acls = await asker.ask(address, Command(RequestCode.AUTH_LIST_ACL), ASK_SECONDS)
+    if acls.code != ResponseCode.SUCCESS:
+        return None
+    found = [_object_list(answer.body) for answer in (users, acls)]
+    if any("password" not in user for user in found[0]):
+        return None
+    book = AccessBook()
+    book.put(
+        {user.username: user for user in map(User.from_json, found[0])},
+        {acl.subject: acl for acl in map(Acl.from_json, found[1])},
+    )
+    return book
+
+
+def _object_list(body: bytes) -> list[dict[str, object]]:
+    """A list of objects as JSON; Java answers without a body where there are none."""
+    items = fields.parse_object(b'{"items":' + (body or b"[]") + b"}").get("items")
+    return [fields.as_object(item, "an item") for item in items] if isinstance(items, list) else []
 
 
 async def _topics(asker: Asker, address: str, applied: list[int | None]) -> TopicTable:

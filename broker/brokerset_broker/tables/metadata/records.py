@@ -14,6 +14,9 @@ from typing import Final
 
 import orjson
 
+from brokerset_acl.access_book import acls_of, users_of
+from brokerset_acl.policies import Acl
+from brokerset_acl.users import User
 from brokerset_broker.tables.ordered.state import changes_of
 from brokerset_broker.tables.ordered.values import (
     FencesPut,
@@ -26,6 +29,7 @@ from brokerset_broker.tables.ordered.values import (
     ranges_to_json,
     subject_to_json,
 )
+from brokerset_broker.tables.pop.order_lock import LockChanges, OrderLock, lock_changes_of, locks_in_parts
 from brokerset_broker.tables.pop.values import RequestMode
 from brokerset_broker.timers.progress import Progress
 from brokerset_formats.config import SubscriptionGroupConfig, TopicConfig, fields
@@ -73,6 +77,8 @@ class Kind(IntEnum):
     SNAPSHOT_BEGIN = 16
     SNAPSHOT_CHUNK = 17
     SNAPSHOT_END = 18
+    POP_ORDER = 19
+    ACCESS = 20
 
 
 class UnknownVersion(FormatError):
@@ -159,6 +165,21 @@ class RequestModesPut:
     modes: Mapping[str, RequestMode]
 
 
+@dataclass(frozen=True, slots=True)
+class OrderLocksPut:
+    """What ordered pops have given out, by `topic@group` and queue id; None where that is over."""
+
+    locks: LockChanges
+
+
+@dataclass(frozen=True, slots=True)
+class AccessPut:
+    """Users by name and policies by subject; None where one is deleted. Users come first."""
+
+    users: Mapping[str, User | None]
+    acls: Mapping[str, Acl | None]
+
+
 Change = (
     TopicsPut
     | TopicsDeleted
@@ -171,6 +192,8 @@ Change = (
     | DelayPut
     | TimersPut
     | RequestModesPut
+    | OrderLocksPut
+    | AccessPut
     | SubjectsPut
     | FencesPut
     | ProducersPut
@@ -273,6 +296,12 @@ def encode(change: Change | SnapshotBegin | SnapshotEnd) -> list[tuple[Kind, byt
         case RequestModesPut():
             modes = [(key, mode.to_json()) for key, mode in change.modes.items()]
             return _maps(Kind.REQUEST_MODES, "requestModes", modes)
+        case OrderLocksPut():
+            return _maps(Kind.POP_ORDER, "popOrder", list(locks_in_parts(change.locks)))
+        case AccessPut():
+            users = [(name, user and user.to_json()) for name, user in change.users.items()]
+            acls = [(subject, acl and acl.to_json()) for subject, acl in change.acls.items()]
+            return _maps(Kind.ACCESS, "users", users) + _maps(Kind.ACCESS, "acls", acls)
         case SubjectsPut():
             subjects = [(topic, subject_to_json(subject)) for topic, subject in change.subjects.items()]
             return _maps(Kind.SUBJECTS, "subjects", subjects)
@@ -424,6 +453,10 @@ def _decode(kind: Kind, found: Mapping[str, object]) -> Entry:
             return TimersPut(progress)
         case Kind.REQUEST_MODES:
             return RequestModesPut(request_modes_of(found))
+        case Kind.POP_ORDER:
+            return OrderLocksPut(order_locks_of(found))
+        case Kind.ACCESS:
+            return AccessPut(users_of(found), acls_of(found))
         case Kind.SUBJECTS | Kind.FENCES | Kind.PRODUCERS | Kind.SHARED_ACKS:
             changes = changes_of(found)
             if len(changes) != 1:
@@ -482,6 +515,11 @@ def request_modes_of(found: Mapping[str, object]) -> dict[str, RequestMode]:
     """The field `requestModes`, by `topic@group`."""
     modes = fields.get_object(found, "requestModes")
     return {key: RequestMode.from_json(mode) for key, mode in modes.items()}
+
+
+def order_locks_of(found: Mapping[str, object]) -> dict[str, dict[int, OrderLock | None]]:
+    """The field `popOrder`, by `topic@group` and queue id."""
+    return lock_changes_of(fields.get_object(found, "popOrder"))
 
 
 def timers_of(found: Mapping[str, object]) -> Progress | None:

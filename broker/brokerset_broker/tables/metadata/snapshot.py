@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 import orjson
 
+from brokerset_acl.access_book import AccessBook, acls_of, users_of
+from brokerset_acl.policies import Acl
+from brokerset_acl.users import User
 from brokerset_broker.tables.metadata import records
 from brokerset_broker.tables.metadata.records import (
+    AccessPut,
     Change,
     DelayPut,
     ForbiddenPut,
@@ -18,6 +22,7 @@ from brokerset_broker.tables.metadata.records import (
     GroupsPut,
     OffsetsPut,
     OffsetsRemoved,
+    OrderLocksPut,
     RequestModesPut,
     ResetsPut,
     SnapshotChunk,
@@ -28,6 +33,7 @@ from brokerset_broker.tables.metadata.records import (
 )
 from brokerset_broker.tables.ordered.state import OrderedState
 from brokerset_broker.tables.ordered.values import FencesPut, ProducersPut, SharedAcksPut, SubjectsPut
+from brokerset_broker.tables.pop.order_lock import OrderLock, apply_changes
 from brokerset_broker.tables.pop.values import RequestMode, parts_of
 from brokerset_broker.timers.progress import Progress
 from brokerset_formats.config import SubscriptionGroupConfig, TopicConfig, fields
@@ -37,6 +43,8 @@ CHUNK_BYTES_MAX: Final = 256 * 1024
 
 CHUNK_ENTRIES_MAX: Final = 500
 """Entries of one chunk, so that packing it holds up the loop for a few milliseconds at most."""
+
+_Value = TypeVar("_Value")
 
 
 @dataclass(slots=True)
@@ -60,6 +68,12 @@ class MetadataState:
     request_modes: dict[str, RequestMode] = field(default_factory=dict)
     """How groups get messages, by `topic@group`, as far as that was set."""
 
+    order_locks: dict[str, dict[int, OrderLock]] = field(default_factory=dict)
+    """What ordered pops have given out, by `topic@group` and queue id."""
+
+    access: AccessBook | None = field(default_factory=AccessBook)
+    """Users and policies; `None` from a master that does not say."""
+
     def apply(self, change: Change) -> None:
         """Change the state; never fails, and doing it twice is doing it once."""
         match change:
@@ -73,7 +87,7 @@ class MetadataState:
                     self.queue_ends.pop(name, None)
                     self.ordered.forget_topic(name)
                 self._forget(lambda topic, _group: topic in change.topics)
-                self._forget_modes(lambda topic, _group: topic in change.topics)
+                self._forget_pops(lambda topic, _group: topic in change.topics)
             case GroupsPut():
                 for group in change.groups:
                     if not (change.if_absent and group.group_name in self.groups):
@@ -82,7 +96,7 @@ class MetadataState:
                 for name in change.groups:
                     self.groups.pop(name, None)
                     self.forbidden.pop(name, None)
-                self._forget_modes(lambda _topic, group: group in change.groups)
+                self._forget_pops(lambda _topic, group: group in change.groups)
             case ForbiddenPut():
                 for name, masks in change.masks.items():
                     self.forbidden.pop(name, None)
@@ -98,17 +112,29 @@ class MetadataState:
                     self.offsets.setdefault(key, {}).update(queues)
                     self.resets.setdefault(key, {}).update(queues)
                 self.ordered.offsets_reset(change.resets)
+                known = {key: dict.fromkeys(queues) for key, queues in change.resets.items()}
+                apply_changes(self.order_locks, known)
             case OffsetsRemoved():
                 self._forget(lambda _topic, group: group in change.groups)
                 self.ordered.forget_acks(lambda key: key.group in change.groups)
+                _drop(self.order_locks, lambda _topic, group: group in change.groups)
             case DelayPut():
                 self.delay.update(change.levels)
             case TimersPut():
                 self.timers = change.progress
             case RequestModesPut():
                 self.request_modes.update(change.modes)
+            case OrderLocksPut():
+                apply_changes(self.order_locks, change.locks)
+            case AccessPut():
+                self.add_access(change.users, change.acls)
             case SubjectsPut() | FencesPut() | ProducersPut() | SharedAcksPut():
                 self.ordered.apply(change)
+
+    def add_access(self, users: Mapping[str, User | None], acls: Mapping[str, Acl | None]) -> None:
+        """Take users and policies; None deletes."""
+        self.access = AccessBook() if self.access is None else self.access
+        self.access.put(users, acls)
 
     def _take_resets(self, key: str, queues: Iterable[int]) -> None:
         waiting = self.resets.get(key)
@@ -125,9 +151,9 @@ class MetadataState:
             for key in [key for key in table if gone(*parts_of(key))]:
                 del table[key]
 
-    def _forget_modes(self, gone: Callable[[str, str], bool]) -> None:
-        for key in [key for key in self.request_modes if gone(*parts_of(key))]:
-            del self.request_modes[key]
+    def _forget_pops(self, gone: Callable[[str, str], bool]) -> None:
+        _drop(self.request_modes, gone)
+        _drop(self.order_locks, gone)
 
     def add_chunk(self, payload: bytes) -> int:
         """Add the content of a chunk; returns its entries. Raises FormatError."""
@@ -149,7 +175,14 @@ class MetadataState:
         self.ordered.add_sections(found)
         self.timers = records.timers_of(found) or self.timers
         self.request_modes.update(records.request_modes_of(found))
+        apply_changes(self.order_locks, records.order_locks_of(found))
+        self.add_access(users_of(found), acls_of(found))
         return sum(map(len, (topics, groups, forbidden, offsets, resets, delay)))
+
+
+def _drop(table: MutableMapping[str, _Value], gone: Callable[[str, str], bool]) -> None:
+    for key in [key for key in table if gone(*parts_of(key))]:
+        del table[key]
 
 
 class ChunkPacker:

@@ -10,9 +10,11 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
+from brokerset_broker.store import answers
 from brokerset_broker.store.errors import PutStatus
 from brokerset_broker.tables.metadata.applier import Applier
 from brokerset_broker.tables.metadata.records import (
+    AccessPut,
     Change,
     ForbiddenPut,
     GroupsDeleted,
@@ -42,6 +44,8 @@ class FileChanges:
         """`max_offset` is the end of the log: what a deleted topic has lies below it."""
         self._tables = tables
         self._max_offset = max_offset
+        self._order_waiters: list[Callable[[PutStatus], None]] = []
+        self._order_saving: asyncio.Task[None] | None = None
 
     async def change(self, keys: Sequence[str], decide: Callable[[], Sequence[Change]]) -> None:
         """Make the change that `decide` finds. Raises `Rejected`, also if the disk does not take it.
@@ -83,10 +87,35 @@ class FileChanges:
             await self._tables.offsets.saved()
         if kinds & {RequestModesPut, TopicsDeleted, GroupsDeleted}:
             await self._tables.request_modes.saved()
+        if not kinds or AccessPut in kinds:
+            await self._tables.access.saved()
+        if kinds & {TopicsDeleted, GroupsDeleted, ResetsPut, OffsetsRemoved}:
+            await self._tables.order_locks.saved()
 
     def when_offsets_confirmed(self, callback: Callable[[PutStatus], None]) -> None:
         """Committed offsets are written down every few seconds, as Java's broker does; nobody waits."""
         callback(PutStatus.PUT_OK)
+
+    def when_order_stored(self, callback: Callable[[PutStatus], None]) -> None:
+        """Call back when all locks of ordered pops are in their file; those who wait share a write."""
+        self._order_waiters.append(callback)
+        if self._order_saving is None:
+            self._order_saving = asyncio.get_running_loop().create_task(self._save_order())
+
+    async def _save_order(self) -> None:
+        try:
+            while self._order_waiters:
+                waiting, self._order_waiters = self._order_waiters, []
+                status = PutStatus.PUT_OK
+                try:
+                    await self._tables.order_locks.saved()
+                except OSError as error:
+                    log.error("locks of ordered pops cannot be written", reason=str(error))
+                    status = PutStatus.SERVICE_NOT_AVAILABLE
+                for callback in waiting:
+                    answers.give(callback, status)
+        finally:
+            self._order_saving = None
 
     @property
     def replicated(self) -> bool:

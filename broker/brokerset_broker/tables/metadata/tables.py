@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
+from brokerset_broker.tables.access import AccessTable
 from brokerset_broker.tables.groups import GroupManager
 from brokerset_broker.tables.metadata import records
 from brokerset_broker.tables.metadata.records import (
+    AccessPut,
     Change,
     DelayPut,
     ForbiddenPut,
@@ -15,6 +17,7 @@ from brokerset_broker.tables.metadata.records import (
     GroupsPut,
     OffsetsPut,
     OffsetsRemoved,
+    OrderLocksPut,
     RequestModesPut,
     ResetsPut,
     TimersPut,
@@ -25,6 +28,8 @@ from brokerset_broker.tables.metadata.snapshot import ChunkPacker, MetadataState
 from brokerset_broker.tables.offsets import OffsetManager, is_replicated
 from brokerset_broker.tables.ordered.ordered_tables import OrderedTables
 from brokerset_broker.tables.ordered.values import FencesPut, ProducersPut, SharedAcksPut, SubjectsPut
+from brokerset_broker.tables.pop.order_lock import locks_in_parts
+from brokerset_broker.tables.pop.order_table import OrderTable
 from brokerset_broker.tables.pop.request_modes import RequestModes
 from brokerset_broker.tables.topics import TopicManager
 from brokerset_broker.timers.progress import Progress
@@ -135,9 +140,11 @@ class Tables:
         ordered: OrderedTables | None = None,
         timers: TimerProgress | None = None,
         request_modes: RequestModes | None = None,
+        order_locks: OrderTable | None = None,
+        access: AccessTable | None = None,
     ) -> None:
-        """Without `ordered` and `request_modes` these are kept in memory alone, without `timers` what is
-        learned of them."""
+        """Without `ordered`, `request_modes`, `order_locks` and `access` these are kept in memory alone,
+        without `timers` what is learned of them."""
         self.topics = topics
         self.groups = groups
         self.offsets = offsets
@@ -145,6 +152,8 @@ class Tables:
         self.ordered = OrderedTables() if ordered is None else ordered
         self.timers: TimerProgress = NoTimers() if timers is None else timers
         self.request_modes = RequestModes() if request_modes is None else request_modes
+        self.order_locks = OrderTable() if order_locks is None else order_locks
+        self.access = AccessTable() if access is None else access
         self._queues = queues
         self.on_reset: Callable[[str, int], None] | None = None
         self.on_resets: Callable[[Mapping[str, Mapping[int, int]]], None] | None = None
@@ -169,6 +178,7 @@ class Tables:
                     topics.delete(name)
                     offsets.forget_topic(name)
                     self.request_modes.forget_topic(name)
+                    self.order_locks.forget_topic(name)
                     self._queues.forget_topic(name, offset)
                 self.ordered.forget_topics(change.topics)
                 self.changed_queues = True
@@ -181,6 +191,7 @@ class Tables:
                 for name in change.groups:
                     groups.delete(name)
                     self.request_modes.forget_group(name)
+                    self.order_locks.forget_group(name)
             case ForbiddenPut():
                 for name, masks in change.masks.items():
                     groups.put_forbidden(name, masks)
@@ -193,18 +204,24 @@ class Tables:
                 self.release(change)
                 offsets.put_resets(change.resets)
                 self.ordered.offsets_reset(change.resets)
+                self.order_locks.offsets_reset(change.resets)
                 self._tell_resets(change)
             case OffsetsRemoved():
                 self.release(change)
                 for name in change.groups:
                     offsets.forget_group(name)
                     self.ordered.forget_group(name)
+                    self.order_locks.forget_group(name)
             case DelayPut():
                 self.delay.put(change.levels)
             case TimersPut():
                 self.timers.put(change.progress)
             case RequestModesPut():
                 self.request_modes.put(change.modes)
+            case OrderLocksPut():
+                self.order_locks.apply(change.locks)
+            case AccessPut():
+                self.access.put(change.users, change.acls)
             case SubjectsPut() | FencesPut() | ProducersPut() | SharedAcksPut():
                 self.ordered.apply(change)
 
@@ -285,6 +302,9 @@ class Tables:
         if state.timers is not None:
             self.timers.put(state.timers)
         self.request_modes.take_over(state.request_modes)
+        self.order_locks.take_over(state.order_locks)
+        if state.access is not None:
+            self.access.take_over(state.access)
 
     def state(self) -> MetadataState:
         """Everything that is replicated, copied."""
@@ -299,6 +319,8 @@ class Tables:
             ordered=self.ordered.state.copy(),
             timers=self.timers.progress(),
             request_modes=dict(self.request_modes.modes),
+            order_locks=self.order_locks.copy(),
+            access=self.access.book.copy(),
         )
 
     def waiting_resets(self) -> dict[str, dict[int, int]]:
@@ -338,6 +360,15 @@ class Tables:
             mode = self.request_modes.modes.get(key)
             if mode is not None:
                 yield from _some(packer.add_key("requestModes", key, mode.to_json(), counts=False))
+        for key in list(self.order_locks.locks):
+            locks = self.order_locks.locks.get(key, {})
+            for _, of_queues in locks_in_parts({key: locks}):
+                yield from _some(packer.add_key("popOrder", key, of_queues, counts=False))
+        for section, items in (("users", self.access.book.users), ("acls", self.access.book.acls)):
+            for key in list(items):
+                said = items.get(key)
+                if said is not None:
+                    yield from _some(packer.add_key(section, key, said.to_json(), counts=False))
         for section, name, value in self.ordered.state.entries():
             item = value()
             if item is not None:
@@ -355,6 +386,8 @@ class Tables:
         await self.ordered.saved()
         await self.timers.persist()
         await self.request_modes.saved()
+        await self.order_locks.saved()
+        await self.access.saved()
 
 
 def _more(counts: dict[str, int], names: Iterable[str]) -> None:

@@ -57,10 +57,8 @@ def map_replicas(
         folders = [stack.enter_context(closing(open_folder(url))) for url in urls]
         observed = [observe(folder, options.confirmed) for folder in folders]
         options = replace(options, cuts=common_cuts(observed))
-        return [
-            map_observed(runner, folder, each, options, progress=progress)
-            for folder, each in zip(folders, observed, strict=True)
-        ]
+        pairs = list(zip(folders, observed, strict=True))
+        return map_observed(runner, pairs, options, progress=progress)
 
 
 def common_cuts(observed: Sequence[Observation]) -> tuple[int, ...]:

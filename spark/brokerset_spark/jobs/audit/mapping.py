@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -70,11 +71,9 @@ class MapOptions:
 
 @dataclass(slots=True)
 class _DigestCache:
-    """What is known of the files of one store: path -> answer of the task that read it, and when. The file
-    has other stores as well, by URL."""
+    """What is known of the files of stores: URL -> path -> answer of the task that read it, and when."""
 
     path: Path
-    url: str
     now_ms: int
     stores: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
 
@@ -87,10 +86,13 @@ class _DigestCache:
         if isinstance(value, dict) and value.get("cacheVersion") == CACHE_VERSION:
             self.stores = value["stores"] if isinstance(value.get("stores"), dict) else {}
 
-    def save(self, paths: set[str]) -> None:
-        """Replace the file as a whole; files of the store that are gone are forgotten."""
-        mine = self.stores.get(self.url, {})
-        self.stores[self.url] = {path: known for path, known in mine.items() if path in paths}
+    def forget(self, url: str, paths: set[str]) -> None:
+        """Keep of a store what is known of these files; others are gone."""
+        mine = self.stores.get(url, {})
+        self.stores[url] = {path: known for path, known in mine.items() if path in paths}
+
+    def save(self) -> None:
+        """Replace the file as a whole."""
         part = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         with part.open("wb") as stream:
             stream.write(orjson.dumps({"cacheVersion": CACHE_VERSION, "stores": self.stores}))
@@ -98,9 +100,11 @@ class _DigestCache:
             os.fsync(stream.fileno())
         part.replace(self.path)
 
-    def find(self, file: LogFile, intervals: list[Interval], epochs: list[int]) -> dict[str, Any] | None:
+    def find(
+        self, url: str, file: LogFile, intervals: list[Interval], epochs: list[int]
+    ) -> dict[str, Any] | None:
         """What the task would answer; None if it must read."""
-        known = self.stores.get(self.url, {}).get(file.path)
+        known = self.stores.get(url, {}).get(file.path)
         if known is None or (known.get("size"), known.get("mtimeMs")) != (file.size, file.mtime_ms):
             return None
         try:
@@ -114,10 +118,10 @@ class _DigestCache:
             return None
         return answer
 
-    def keep(self, file: LogFile, epochs: list[int], answer: dict[str, Any]) -> None:
+    def keep(self, url: str, file: LogFile, epochs: list[int], answer: dict[str, Any]) -> None:
         """Remember an answer, if it found nothing wrong."""
         if not (answer["gone"] or answer["damages"] or answer["unresolved"]):
-            self.stores.setdefault(self.url, {})[file.path] = {
+            self.stores.setdefault(url, {})[file.path] = {
                 "size": file.size,
                 "mtimeMs": file.mtime_ms,
                 "readAtMs": self.now_ms,
@@ -132,63 +136,92 @@ def map_replica(
     """Map the store at a URL. NoInput if there is none; OSError if it cannot be read."""
     options = options or MapOptions()
     with closing(open_folder(url)) as folder:
-        return map_observed(runner, folder, observe(folder, options.confirmed), options, progress=progress)
+        observed = observe(folder, options.confirmed)
+        (found,) = map_observed(runner, [(folder, observed)], options, progress=progress)
+        return found
+
+
+class _Mapping:
+    """One replica: what is to be read of it, and what was."""
+
+    def __init__(
+        self, folder: StoreFolder, observed: Observation, options: MapOptions, cache: _DigestCache | None
+    ) -> None:
+        self._folder, self._observed, self._cache = folder, observed, cache
+        self._answers: dict[int, dict[str, Any]] = {}
+        self._planned = {each.file.base: each for each in observed.files()}
+        self.rows: dict[int, Row] = {}
+        bound, starts = observed.known.bound, [start for _, start in observed.known.epochs.pairs]
+        for base, each in self._planned.items():
+            end = min(each.file.end, bound)
+            intervals = wanted_intervals(base, end, epoch_starts=starts, cuts=options.cuts, bound=bound)
+            epochs = [start for start in starts if base <= start < end] if not each.entries else []
+            known = None
+            if cache is not None and each.sealed and not options.full:
+                known = cache.find(folder.url, each.file, intervals, epochs)
+            if known is not None:
+                self._answers[base] = known
+                continue
+            self.rows[base] = {
+                "url": folder.url,
+                "path": each.file.path,
+                "base": base,
+                "size": each.file.size,
+                "entries": each.entries,
+                "bound": bound,
+                "intervals": intervals,
+                "epochs": epochs,
+                "rate": options.rate,
+                "dropCache": options.drop_cache,
+            }
+        self._cached = sum(int(known["bytes"]) for known in self._answers.values())
+
+    @property
+    def bytes(self) -> int:
+        """That are to be read."""
+        return sum(min(base + row["size"], row["bound"]) - base for base, row in self.rows.items())
+
+    def take(self, answer: dict[str, Any]) -> None:
+        """Of the task that has read a file."""
+        base = answer["base"]
+        self._answers[base] = answer
+        if self._cache is not None and self._planned[base].sealed:
+            file, epochs = self._planned[base].file, self.rows[base]["epochs"]
+            self._cache.keep(self._folder.url, file, epochs, answer)
+
+    def finish(self) -> ReplicaMap:
+        """The map, when all tasks have answered."""
+        if self._cache is not None:
+            self._cache.forget(self._folder.url, {each.file.path for each in self._planned.values()})
+        found = _joined(self._folder, self._observed, self._planned, self._answers)
+        return replace(found, bytes_cached=self._cached, bytes_read=found.bytes_read - self._cached)
 
 
 def map_observed(
     runner: Runner,
-    folder: StoreFolder,
-    observed: Observation,
+    observed: Sequence[tuple[StoreFolder, Observation]],
     options: MapOptions,
     *,
     progress: Progress = quiet,
-) -> ReplicaMap:
-    """Map a store that was observed."""
+) -> list[ReplicaMap]:
+    """Map stores that were observed, all in one step."""
     begun = time.monotonic()
     now_ms = time.time_ns() // 1_000_000 if options.now_ms is None else options.now_ms
-    url, bound = folder.url, observed.known.bound
-    cache = _DigestCache(options.cache, url, now_ms) if options.cache else None
-    answers: dict[int, dict[str, Any]] = {}
-    rows: dict[int, Row] = {}
-    planned = {each.file.base: each for each in observed.files()}
-    starts = [start for _, start in observed.known.epochs.pairs]
-    for base, each in planned.items():
-        end = min(each.file.end, bound)
-        intervals = wanted_intervals(base, end, epoch_starts=starts, cuts=options.cuts, bound=bound)
-        epochs = [start for start in starts if base <= start < end] if not each.entries else []
-        known = None
-        if cache is not None and each.sealed and not options.full:
-            known = cache.find(each.file, intervals, epochs)
-        if known is not None:
-            answers[base] = known
-            continue
-        rows[base] = {
-            "url": url,
-            "path": each.file.path,
-            "base": base,
-            "size": each.file.size,
-            "entries": each.entries,
-            "bound": bound,
-            "intervals": intervals,
-            "epochs": epochs,
-            "rate": options.rate,
-            "dropCache": options.drop_cache,
-        }
-    cached = sum(int(known["bytes"]) for known in answers.values())
-    done, total = 0, sum(min(base + row["size"], bound) - base for base, row in rows.items())
-    progress(f"mapping {url}", done, total)
-    for result in runner.run(TASK, list(rows.values())):
-        base = result.row["base"]
-        answers[base] = result.row
-        done += result.row["end"] - base
-        progress(f"mapping {url}", done, total)
-        if cache is not None and planned[base].sealed:
-            cache.keep(planned[base].file, rows[base]["epochs"], result.row)
+    cache = _DigestCache(options.cache, now_ms) if options.cache else None
+    mappings = [_Mapping(folder, each, options, cache) for folder, each in observed]
+    rows = [row | {"replica": number} for number, each in enumerate(mappings) for row in each.rows.values()]
+    done, total = 0, sum(each.bytes for each in mappings)
+    label = f"mapping {', '.join(folder.url for folder, _ in observed)}"
+    progress(label, done, total)
+    for result in runner.run(TASK, rows):
+        mappings[result.row["replica"]].take(result.row)
+        done += result.row["end"] - result.row["base"]
+        progress(label, done, total)
+    found = [each.finish() for each in mappings]
     if cache is not None:
-        cache.save({each.file.path for each in planned.values()})
-    found = _joined(folder, observed, planned, answers)
+        cache.save()
     seconds = round(time.monotonic() - begun, 3)
-    return replace(found, bytes_cached=cached, bytes_read=found.bytes_read - cached, seconds=seconds)
+    return [replace(each, seconds=seconds) for each in found]
 
 
 def _joined(

@@ -72,7 +72,8 @@ def scan_file(row: Row) -> Iterator[Result]:
                 raise
             watch, digester = _Watch(watch.epochs, False), IntervalDigester([])
             damages = [(base, end, UNREADABLE)]
-    found: dict[str, Any] = {"path": row["path"], "base": base, "end": end, "gone": gone}
+    found: dict[str, Any] = {"replica": row["replica"], "path": row["path"], "base": base, "end": end}
+    found["gone"] = gone
     if not gone:
         found |= {"bytes": watch.bytes, "records": watch.records, "sound": sorted(watch.sound)}
         found |= {"terms": watch.terms, "damages": damages, "unresolved": unresolved}

@@ -14,7 +14,7 @@ from brokerset_spark.jobs.export.writing import DATA, TASK, Task
 from brokerset_spark.jobs.report import Finding, JobFailed, Level, Report
 from brokerset_spark.jobs.running import Progress, Row, Runner, quiet
 from brokerset_spark.json_values import from_value, to_value
-from brokerset_spark.stores.places import check_store, is_stream, local_path
+from brokerset_spark.stores.places import check_store, is_remote, local_path
 
 MANIFEST_VERSION: Final = 1
 
@@ -54,7 +54,7 @@ def export(
 
 
 def _check_place(url: str, target: Path) -> None:
-    if is_stream(check_store(url)):
+    if is_remote(check_store(url)):
         return
     root = Path(local_path(url)).absolute()
     if target == root or root in target.parents:

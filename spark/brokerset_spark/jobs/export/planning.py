@@ -16,11 +16,11 @@ from brokerset_spark.sources.plan import (
     end_notes,
     make_pieces,
     open_store,
-    owner_of,
     plan_store,
 )
 from brokerset_spark.stores.folder import StoreFolder
 from brokerset_spark.stores.layout import StoreFacts
+from brokerset_spark.stores.owner import owner_of
 from brokerset_spark.stores.reading import Range, gaps
 
 TASKS_MAX: Final = 100_000

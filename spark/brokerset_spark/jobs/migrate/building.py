@@ -38,6 +38,7 @@ from brokerset_spark.jobs.migrate.staging import Staging
 from brokerset_spark.jobs.migrate.tallies import Queue, Tallies
 from brokerset_spark.jobs.report import Finding, JobFailed, Level, Report
 from brokerset_spark.jobs.running import Progress, Row, Runner
+from brokerset_spark.json_values import to_value
 from brokerset_spark.kernels import Stop
 from brokerset_spark.stores.ending import LogEnd as LogPlace
 from brokerset_spark.stores.ending import LogWalk, StoreState
@@ -150,7 +151,7 @@ class Building:
             start=each.file.base,
             end=min(each.bound, max(self._selection.end, each.file.base)),
             bound=each.bound,
-            selection=self._selection.to_row(),
+            selection=to_value(self._selection),
             **_facts_of(each),
             **more,
         )
@@ -306,10 +307,10 @@ class Building:
             size=self._file_size,
             ledger=self._way.ledger,
             term=self._options.term,
-            selection=self._selection.to_row(),
+            selection=to_value(self._selection),
             moves=moves,
             pieces=pieces,
-            **file.to_row(),
+            **to_value(file, "base", "first_index", "used", "count", "closed"),
         )
 
     # -- reading back -------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -54,9 +55,14 @@ def opened(path: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
+PART: Final = ".part"
+"""End of the names of files that are being written."""
+
+
 def part_of(target: Path) -> Path:
-    """Name of a file while it is written."""
-    return target.with_name(target.name + ".part")
+    """Name of a file while it is written, another one for each attempt: the worker of an executor that is
+    gone may still be writing when its task runs elsewhere."""
+    return target.with_name(f"{target.name}.{uuid.uuid4().hex}{PART}")
 
 
 def copy_rest(reading: int, output: Output, end: int, throttle: Throttle) -> None:
@@ -142,7 +148,7 @@ def set_mtime(path: Path, mtime_ms: int) -> None:
 def write_file(path: Path, parts: Sequence[bytes | NDArray[Any]], *, size: int | None = None) -> None:
     """Write a whole new file and bring it to the disk; with `size`, zeros up to there."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
+    part = part_of(path)
     with open(part, "wb") as stream:
         for each in parts:
             stream.write(each if isinstance(each, bytes) else np.ascontiguousarray(each).tobytes())

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 
 from brokerset_formats.dledger import ENTRY_HEAD_SIZE
 from brokerset_formats.records import BLANK_SIZE_MIN
+from brokerset_spark.json_values import CAMEL
 from brokerset_spark.kernels.contract import Int32s, Int64s
 
 
@@ -41,6 +42,8 @@ class Piece:
 class NewFile:
     """A file of the new log."""
 
+    __pydantic_config__: ClassVar = CAMEL
+
     base: int
     first_index: int
     """Of its first entry in a DLedger."""
@@ -50,16 +53,6 @@ class NewFile:
     count: int = 0
     closed: bool = False
     """Whether a blank record ends it."""
-
-    def to_row(self) -> dict[str, Any]:
-        """As JSON values; the pieces stay out."""
-        return {
-            "base": self.base,
-            "firstIndex": self.first_index,
-            "used": self.used,
-            "count": self.count,
-            "closed": self.closed,
-        }
 
 
 class Placer:

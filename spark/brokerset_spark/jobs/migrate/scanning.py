@@ -19,6 +19,7 @@ from brokerset_spark.jobs.migrate import tallies
 from brokerset_spark.jobs.migrate.cloning import write_scratch
 from brokerset_spark.jobs.migrate.selecting import PIECE, Chooser, Selection
 from brokerset_spark.jobs.running import Result, Row
+from brokerset_spark.json_values import from_value
 from brokerset_spark.kernels import KERNELS, Stop
 from brokerset_spark.kernels.contract import Bytes, Int32s, Int64s
 from brokerset_spark.stores.folder import StoreFolder
@@ -68,7 +69,7 @@ def examine(
     folder: StoreFolder, row: Row, throttle: Throttle, taking: Callable[[Bytes], None] | None = None
 ) -> tuple[dict[str, Any], Outcome]:
     """Read a file and check it; `taking` gets all bytes of its records, in their order."""
-    selection = Selection.from_row(row["selection"])
+    selection = from_value(Selection, row["selection"])
     entries: bool = row["entries"]
     wanted = Range(
         row["path"], row["base"], row["size"], row["start"], row["end"], entries, row["bound"], True

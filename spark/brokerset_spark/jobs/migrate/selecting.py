@@ -44,15 +44,6 @@ class Selection:
         """Between these offsets."""
         return cls(options.keep_topics, (*options.drop_topics, *also_drop), start, end)
 
-    def to_row(self) -> dict[str, Any]:
-        """As JSON values."""
-        return {"keep": list(self.keep), "drop": list(self.drop), "start": self.start, "end": self.end}
-
-    @classmethod
-    def from_row(cls, row: dict[str, Any]) -> Selection:
-        """What `to_row` gave."""
-        return cls(tuple(row["keep"]), tuple(row["drop"]), row["start"], row["end"])
-
     @property
     def by_topic(self) -> bool:
         """Whether topics decide."""

@@ -31,7 +31,7 @@ from brokerset_runtime.files import (
     sync_folder,
     write_atomically,
 )
-from brokerset_spark.jobs.migrate.cloning import is_whole
+from brokerset_spark.jobs.migrate.cloning import PART, is_whole
 from brokerset_spark.jobs.report import JobFailed, NoInput
 from brokerset_spark.jobs.running import Progress, Row, Runner
 
@@ -138,7 +138,13 @@ class Staging:
         (self.root / "scratch").mkdir(exist_ok=True)
         self.store.mkdir(exist_ok=True)
         self._lock(self.store / "lock")
+        self._remove_parts()
         self._read_journal()
+
+    def _remove_parts(self) -> None:
+        """Take away what attempts have left that did not come to their end."""
+        for path in self.root.rglob(f"*{PART}"):
+            path.unlink(missing_ok=True)
 
     def _lock(self, path: Path) -> None:
         try:
@@ -234,6 +240,7 @@ class Staging:
 
     def check_files(self) -> None:
         """Nothing may be in the target that no task made. JobFailed names it."""
+        self._remove_parts()
         for folder, _, names in os.walk(self.store):
             for name in names:
                 path = (Path(folder) / name).relative_to(self.store).as_posix()

@@ -10,6 +10,7 @@ import numpy as np
 
 from brokerset_formats import dledger, records
 from brokerset_formats.dledger import ENTRY_HEAD_SIZE
+from brokerset_spark.jobs.migrate.cloning import part_of
 from brokerset_spark.jobs.migrate.output import Output, at_ms
 from brokerset_spark.jobs.migrate.placing import Moves
 from brokerset_spark.jobs.migrate.selecting import (
@@ -24,6 +25,7 @@ from brokerset_spark.jobs.migrate.selecting import (
     renew_property_crcs,
 )
 from brokerset_spark.jobs.running import Result, Row
+from brokerset_spark.json_values import from_value
 from brokerset_spark.kernels import KERNELS
 from brokerset_spark.kernels.contract import Bytes, Heads, Int32s, Int64s
 from brokerset_spark.stores.opening import open_folder
@@ -39,7 +41,7 @@ def write(row: Row) -> Iterator[Result]:
     """See the module; the row is one file, made of pieces of the source's files."""
     target = Path(row["staging"]) / row["path"]
     target.parent.mkdir(parents=True, exist_ok=True)
-    part = Path(row["staging"]) / "scratch" / f"{target.name}.{target.parent.name}.part"
+    part = part_of(Path(row["staging"]) / "scratch" / f"{target.name}.{target.parent.name}")
     with Output(part, room=row["used"] + BLANK_SIZE_MAX * row["closed"]) as output:
         log = _Writer(output, row)
         for piece in row["pieces"]:
@@ -113,7 +115,7 @@ class _Writer:
     def __init__(self, output: Output, row: Row) -> None:
         self._output, self._row = output, row
         self._folder = open_folder(row["source"])
-        self._chooser = Chooser(Selection.from_row(row["selection"]))
+        self._chooser = Chooser(from_value(Selection, row["selection"]))
         self._log = Rewriter(
             output.put,
             base=row["base"],

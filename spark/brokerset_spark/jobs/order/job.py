@@ -25,17 +25,15 @@ from brokerset_spark.jobs.order.streams import Kind
 from brokerset_spark.jobs.order.tables import count_keys, least_hashes
 from brokerset_spark.jobs.passed_over import report_missing, report_unread
 from brokerset_spark.jobs.report import JobFailed, NoInput, Report
-from brokerset_spark.jobs.running import Progress, Row, Runner, quiet
+from brokerset_spark.jobs.running import Progress, Runner, quiet
 from brokerset_spark.jobs.verify.options import RANGE_BYTES, VerifyOptions
 from brokerset_spark.jobs.verify.plan import Target, find_target
-from brokerset_spark.sources.plan import owner_of
+from brokerset_spark.jobs.waiting import in_order
 from brokerset_spark.sources.replicas import ReplicasGiven, one_of_each
 from brokerset_spark.stores.opening import open_folder
+from brokerset_spark.stores.owner import owner_of
 
 JOB: Final = "audit order"
-
-RANGES_AT_ONCE: Final = 256
-"""Ranges that are read before the next ones are begun: so many parts may wait for one that comes late."""
 
 PARTITIONS_SHOWN_MAX: Final = 4_096
 """Partitions that the report lists; all are judged and counted."""
@@ -59,8 +57,6 @@ class OrderOptions:
 
     drop_cache: bool = True
     range_bytes: int = RANGE_BYTES
-    kernels: str | None = None
-    """`pure` or `compiled`; None for what there is."""
 
     @property
     def wanted(self) -> tuple[str, ...]:
@@ -152,7 +148,7 @@ def _read_store(
                 folder,
                 VerifyOptions(
                     rate=options.rate, drop_cache=options.drop_cache, range_bytes=options.range_bytes,
-                    kernels=options.kernels, queues=False, index=False,
+                    queues=False, index=False,
                 ),
             )  # fmt: skip
         except FileNotFoundError as error:
@@ -170,22 +166,14 @@ def _read_store(
 
 def _parts(runner: Runner, target: Target, options: OrderOptions, progress: Progress) -> Iterator[RangePart]:
     """All ranges of a store in the order of its log, though tasks end in any order."""
-    rows: list[Row] = [
-        row | {"number": number, "subjects": list(options.wanted)}
-        for number, row in enumerate(target.scan_rows([]))
-    ]
+    subjects = list(options.wanted)
+    rows = [row | {"number": at, "subjects": subjects} for at, row in enumerate(target.scan_rows([]))]
     done, total = 0, sum(row["end"] - row["start"] for row in rows)
     progress("order", done, total)
-    for begin in range(0, len(rows), RANGES_AT_ONCE):
-        following, waiting = begin, {}
-        for result in runner.run(TASK, rows[begin : begin + RANGES_AT_ONCE]):
-            waiting[int(result.row["number"])] = result
-            done += result.row["read"]["bytes"]
-            progress("order", done, total)
-            while following in waiting:
-                ready = waiting.pop(following)
-                yield RangePart.unpack(ready.row, ready.data)
-                following += 1
+    for result in in_order(runner.run(TASK, rows), lambda each: int(each.row["number"])):
+        done += result.row["read"]["bytes"]
+        progress("order", done, total)
+        yield RangePart.unpack(result.row, result.data)
 
 
 def _subjects(stores: Sequence[StoreFold], options: OrderOptions) -> list[str]:

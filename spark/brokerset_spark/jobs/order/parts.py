@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -9,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brokerset_spark.jobs.order.tables import LOGICAL, QUEUE, RUN, Table
+from brokerset_spark.jobs.order.tables import Table
 
 RUNS_MAX: Final = 100_000
 """Runs of one range that are kept: 8 MB. A range of a sound log has one for each queue, producer and epoch;
@@ -75,43 +76,13 @@ class RangePart:
     """Bytes that were read, what was damaged, whether the file went."""
 
     def pack(self) -> tuple[dict[str, Any], bytes]:
-        """For the way to the driver: JSON values, and the tables as bytes."""
-        tables: list[tuple[str, Table | NDArray[np.uint64]]] = [
-            ("queues", self.queues), ("runs", self.runs), ("logical", self.logical),
-            *self.hashes.items(),
-        ]  # fmt: skip
-        row = {
-            "number": self.number,
-            "groups": [list(each) for each in self.groups],
-            "producers": list(self.producers),
-            "lengths": [table.nbytes for _, table in tables],
-            "topics": list(self.hashes),
-            "runKeys": [[offset, key] for offset, key in self.run_keys.items()],
-            "examples": [[e.kind, e.group, e.place, e.offset, e.text] for e in self.examples],
-            "unjudged": [list(each) for each in self.unjudged.items()],
-            "read": self.read,
-        }
-        return row, b"".join(table.tobytes() for _, table in tables)
+        """For the way to the driver: what is asked of it before it is unpacked, and the whole."""
+        return {"number": self.number, "read": self.read}, pickle.dumps(self)
 
     @classmethod
     def unpack(cls, row: Mapping[str, Any], data: bytes) -> RangePart:
-        """The reverse."""
-        at, pieces = 0, []
-        for length in row["lengths"]:
-            pieces.append(data[at : at + length])
-            at += length
-        kinds: tuple[Any, ...] = (QUEUE, RUN, LOGICAL, *(np.dtype("<u8") for _ in row["topics"]))
-        tables = [np.frombuffer(piece, kind) for piece, kind in zip(pieces, kinds, strict=True)]
-        return cls(
-            number=row["number"],
-            groups=tuple((topic, queue_id) for topic, queue_id in row["groups"]),
-            producers=tuple(row["producers"]),
-            queues=tables[0],
-            runs=tables[1],
-            logical=tables[2],
-            run_keys=dict(row["runKeys"]),
-            hashes=dict(zip(row["topics"], tables[3:], strict=True)),
-            examples=tuple(Example(*each) for each in row["examples"]),
-            unjudged=dict(row["unjudged"]),
-            read=row["read"],
-        )
+        """The reverse, in another process of the same job."""
+        found = pickle.loads(data)
+        assert isinstance(found, cls)
+        assert found.number == row["number"]
+        return found

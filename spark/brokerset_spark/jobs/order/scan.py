@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,12 +37,13 @@ from brokerset_spark.jobs.order.tables import (
     least_hashes,
     rows_of,
 )
+from brokerset_spark.jobs.passed_over import ReadOn
 from brokerset_spark.jobs.running import Result, Row
 from brokerset_spark.jobs.verify.scan import range_of
-from brokerset_spark.kernels import Heads, Kernels, Texts, chosen
+from brokerset_spark.kernels import KERNELS, Heads, Texts
 from brokerset_spark.kernels.contract import Bools, Bytes, Int64s
 from brokerset_spark.stores.opening import open_folder
-from brokerset_spark.stores.reading import Chunk, Outcome, Throttle, damaged_ranges, read_range
+from brokerset_spark.stores.reading import Chunk, Throttle
 
 TASK: Final = "brokerset_spark.jobs.order.scan:scan_range"
 
@@ -65,10 +66,9 @@ def is_subject_name(topic: str) -> bool:
 class Collector:
     """Takes the chunks of one range, in the order of the log."""
 
-    def __init__(self, row: Row, kernels: Kernels) -> None:
-        self._kernels = kernels
+    def __init__(self, row: Row) -> None:
         self._subjects = frozenset(row["subjects"])
-        self._groups = kernels.new_groups()
+        self._groups = KERNELS.new_groups()
         self._names: list[tuple[str, int]] = []
         self._wanted = np.empty(0, np.bool_)
         self._producers: dict[bytes, int] = {}
@@ -83,9 +83,7 @@ class Collector:
 
     def take(self, chunk: Chunk) -> None:
         """The next chunk."""
-        if not len(chunk.starts):
-            return
-        heads = self._kernels.heads(chunk.data, chunk.starts)
+        heads = KERNELS.heads(chunk.data, chunk.starts)
         groups = self._groups.number(chunk.data, Texts(heads.topic, heads.topic_size), heads.queue_id)
         self._name_groups()
         rows = np.flatnonzero(self._wanted[groups] & is_dispatched(heads))
@@ -154,12 +152,11 @@ class Collector:
         self._fresh_hashes = {}
 
     def _take(self, data: Bytes, heads: Heads, groups: Int64s) -> None:
-        kernels = self._kernels
-        texts, keys = kernels.find_properties(data, heads, _PROPERTIES)
-        laid = kernels.copy_texts(data, texts)
+        texts, keys = KERNELS.find_properties(data, heads, _PROPERTIES)
+        laid = KERNELS.copy_texts(data, texts)
         stamps = parse_stamps(laid.flat, laid.offsets)
         absent, keyed = texts.starts < 0, keys.starts >= 0
-        right = np.abs(kernels.java_hashes(data, keys).astype(np.int64)) % LOGICAL_PARTITIONS
+        right = np.abs(KERNELS.java_hashes(data, keys).astype(np.int64)) % LOGICAL_PARTITIONS
         misplaced = stamps.readable & keyed & (right != stamps.logical)
         unreadable = ~absent & ~stamps.readable
         place, offset, time = heads.queue_offset, heads.offset, heads.store_timestamp
@@ -201,7 +198,7 @@ class Collector:
 
     def _number_producers(self, flat: Bytes, stamps: Stamps, good: Int64s) -> Int64s:
         texts = Texts(stamps.producer.starts[good], stamps.producer.sizes[good])
-        codes, firsts = self._kernels.number_texts(flat, texts)
+        codes, firsts = KERNELS.number_texts(flat, texts)
         numbers = np.empty(len(firsts), np.int64)
         for code, first in enumerate(firsts.tolist()):
             start = int(texts.starts[first])
@@ -233,7 +230,7 @@ class Collector:
     def _hash_keys(self, data: Bytes, keys: Texts, groups: Int64s, rows: Int64s) -> None:
         if not len(rows):
             return
-        laid = self._kernels.copy_texts(data, Texts(keys.starts[rows], keys.sizes[rows]))
+        laid = KERNELS.copy_texts(data, Texts(keys.starts[rows], keys.sizes[rows]))
         hashes = hash_texts(laid.flat, laid.offsets)
         topics = self._topics[groups[rows]]
         for number in np.flatnonzero(np.bincount(topics)).tolist():
@@ -276,28 +273,10 @@ def _shown(data: Bytes, start: int, size: int, characters: int) -> str:
 
 def scan_range(row: Row) -> Iterator[Result]:
     """One range, as a `RangePart`. OSError as from the folder, but for a file that is gone."""
-    kernels = chosen(row["kernels"])
-    collector = Collector(row, kernels)
+    collector = Collector(row)
     wanted = replace(range_of(row), exact_bound=row["exact"])
-    read_to, gone = wanted.start, False
-    damaged: list[list[int]] = []
     with closing(open_folder(row["url"])) as folder:
-        try:
-            outcome = Outcome(wanted.start, wanted.start)
-            for chunk in read_range(
-                folder, wanted, outcome, resync=True, kernels=kernels, throttle=Throttle(row["rate"]),
-                drop_cache=row["drop"],
-            ):  # fmt: skip
-                read_to = chunk.end
-                collector.take(chunk)
-            damaged = [[begin, end] for begin, end, _ in damaged_ranges(folder, wanted, outcome, kernels)]
-        except FileNotFoundError:
-            gone = True
-    limit = min(wanted.end, wanted.bound)
-    read: dict[str, Any] = {
-        "bytes": max(0, limit - wanted.start),
-        "damaged": damaged,
-        "gone": [read_to, limit] if gone else None,
-        "path": row["path"],
-    }
-    yield Result(*collector.finish(row["number"], read).pack())
+        reading = ReadOn(folder, wanted, Throttle(row["rate"]), drop_cache=row["drop"])
+        for chunk in reading.chunks():
+            collector.take(chunk)
+    yield Result(*collector.finish(row["number"], reading.said(row["path"])).pack())

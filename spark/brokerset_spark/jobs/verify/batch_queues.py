@@ -19,7 +19,7 @@ from brokerset_spark.jobs.running import Result, Row
 from brokerset_spark.jobs.verify.columns import Columns, Topics
 from brokerset_spark.jobs.verify.comparing import first_differences, in_a_row
 from brokerset_spark.jobs.verify.findings import finding
-from brokerset_spark.kernels import Heads, Kernels
+from brokerset_spark.kernels import KERNELS, Heads
 from brokerset_spark.kernels.contract import Int64s
 from brokerset_spark.stores.folder import StoreFolder
 from brokerset_spark.stores.reading import Chunk
@@ -47,8 +47,8 @@ class _Batches:
 class BatchQueues:
     """Takes the records of a task, and compares those of batch queues with their units."""
 
-    def __init__(self, folder: StoreFolder, row: Row, kernels: Kernels) -> None:
-        self._row, self._kernels = row, kernels
+    def __init__(self, folder: StoreFolder, row: Row) -> None:
+        self._row = row
         self._reader, self._wanted = QueueReader(folder, BATCH), frozenset(row["topics"])
         self._batched = frozenset(row["batched"])
         self._batches: list[_Batches] = []
@@ -68,7 +68,7 @@ class BatchQueues:
         columns.queued[batched] = False
         if not wanted.any():
             return
-        counts, bases = self._kernels.find_properties(chunk.data, heads, (_COUNT, _BASE))
+        counts, bases = KERNELS.find_properties(chunk.data, heads, (_COUNT, _BASE))
         said: list[tuple[int, int, int]] = []
         for row in np.flatnonzero(wanted).tolist():
             own = int(columns.queue_offset[row])

@@ -10,7 +10,7 @@ import numpy as np
 from brokerset_formats.names import SCHEDULE_TOPIC
 from brokerset_formats.records import SysFlag
 from brokerset_spark.jobs.dispatch import is_dispatched, tags_codes
-from brokerset_spark.kernels import Heads, Kernels, Texts
+from brokerset_spark.kernels import KERNELS, Heads, Texts
 from brokerset_spark.kernels.contract import Bools, Bytes, Int32s, Int64s
 from brokerset_spark.stores.reading import Chunk
 
@@ -62,9 +62,9 @@ class Columns:
         return Columns(*(getattr(self, name)[rows] for name in self.__slots__))
 
 
-def topic_numbers(data: Bytes, heads: Heads, topics: Topics, kernels: Kernels) -> Int32s:
+def topic_numbers(data: Bytes, heads: Heads, topics: Topics) -> Int32s:
     """The number of each record's topic."""
-    codes, firsts = kernels.number_texts(data, Texts(heads.topic, heads.topic_size))
+    codes, firsts = KERNELS.number_texts(data, Texts(heads.topic, heads.topic_size))
     bounds = zip(heads.topic[firsts].tolist(), heads.topic_size[firsts].tolist(), strict=True)
     numbers = [topics.number(data[start : start + size].tobytes()) for start, size in bounds]
     if numbers == list(range(len(numbers))):
@@ -73,11 +73,11 @@ def topic_numbers(data: Bytes, heads: Heads, topics: Topics, kernels: Kernels) -
     return found
 
 
-def columns_of(chunk: Chunk, heads: Heads, topics: Topics, delays: list[int], kernels: Kernels) -> Columns:
+def columns_of(chunk: Chunk, heads: Heads, topics: Topics, delays: list[int]) -> Columns:
     """The columns of a chunk's records."""
-    numbers = topic_numbers(chunk.data, heads, topics, kernels)
+    numbers = topic_numbers(chunk.data, heads, topics)
     delayed = np.flatnonzero(numbers == topics.numbers.get(SCHEDULE_TOPIC.encode(), -1))
-    codes, is_time = tags_codes(chunk.data, heads, delayed, delays, kernels)
+    codes, is_time = tags_codes(chunk.data, heads, delayed, delays)
     return Columns(
         topic=numbers,
         queue_id=heads.queue_id.copy(),

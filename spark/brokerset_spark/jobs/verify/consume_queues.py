@@ -13,7 +13,7 @@ from brokerset_spark.jobs.dispatch import topic_text
 from brokerset_spark.jobs.verify.columns import Columns, Topics
 from brokerset_spark.jobs.verify.comparing import Kinds, first_differences, runs_of
 from brokerset_spark.jobs.verify.extended_units import ExtendedUnits, check_extended
-from brokerset_spark.kernels import KERNELS, Kernels
+from brokerset_spark.kernels import KERNELS
 from brokerset_spark.kernels.contract import Int32s, Int64s
 from brokerset_spark.stores.folder import StoreFolder
 from brokerset_spark.stores.units import QUEUE, QueueReader, Units, is_blank
@@ -47,9 +47,9 @@ CODE_OF: Final = {
 class ConsumeQueues:
     """Compares the records of one task with the units of plain and light queues."""
 
-    def __init__(self, folder: StoreFolder, wanted: frozenset[str], kernels: Kernels = KERNELS) -> None:
+    def __init__(self, folder: StoreFolder, wanted: frozenset[str]) -> None:
         self._reader, self._extended = QueueReader(folder, QUEUE), ExtendedUnits(folder)
-        self._wanted, self._kernels = wanted, kernels
+        self._wanted = wanted
 
     def compare(self, columns: Columns, topics: Topics) -> list[dict[str, Any]]:
         """For each queue the runs of following queue offsets, and where their units differ.
@@ -108,8 +108,8 @@ class ConsumeQueues:
     def _all_fit(self, units: Units, run: Int64s, columns: Columns) -> bool:
         """Whether all units are what their records say, and none is an extended one: nearly always."""
         raw, least = units.view(np.uint8), EXTENSION_ADDRESS_MAX + 1
-        count = self._kernels.count_fitting
-        return count(raw, run, columns.offset, columns.size, columns.tags_code, least) == len(run)
+        count = KERNELS.count_fitting(raw, run, columns.offset, columns.size, columns.tags_code, least)
+        return count == len(run)
 
 
 def compare(units: Units, records: Columns) -> Kinds:

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from brokerset_spark.kernels import Kernels
+from brokerset_spark.kernels import KERNELS
 from brokerset_spark.stores.ending import LogEnd, LogWalk, StoreState
 from brokerset_spark.stores.folder import StoreFolder
 from brokerset_spark.stores.layout import Log, LogFile
@@ -77,10 +77,10 @@ def _whole_at(walk: LogWalk, file: LogFile, offset: int, size: int) -> bool:
         return False
     data = np.empty(size, np.uint8)
     count = walk.folder.read_into(file.path, offset - file.base, data.data)
-    data, kernels = data[:count], walk.kernels
+    data = data[:count]
     if walk.entries:
-        return kernels.walk_entries(data, 0, 1, offset, index=-1, final=True, crc=False).position == size
-    return kernels.walk(data, 0, 1, offset, final=True, crc=False).position == size
+        return KERNELS.walk_entries(data, 0, 1, offset, index=-1, final=True, crc=False).position == size
+    return KERNELS.walk(data, 0, 1, offset, final=True, crc=False).position == size
 
 
 def find_end(
@@ -88,7 +88,6 @@ def find_end(
     log: Log,
     witnesses: list[Witness],
     *,
-    kernels: Kernels,
     entries: bool = False,
     crash: bool = False,
 ) -> Ending:
@@ -96,7 +95,7 @@ def find_end(
 
     After a `crash` the last records may be torn, so those that no witness knows of must have the right CRC.
     """
-    walk = LogWalk(folder, log, entries, crash, kernels)
+    walk = LogWalk(folder, log, entries, crash)
     state: StoreState = "left" if crash else "closed"
     ordered = sorted(witnesses, key=lambda each: each.end, reverse=True)
     files = [file for file in log.files if not _empty(folder, file)] or [log.files[0]]

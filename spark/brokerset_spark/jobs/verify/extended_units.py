@@ -16,8 +16,8 @@ from brokerset_spark.jobs.verify.columns import Columns
 from brokerset_spark.jobs.verify.comparing import first_differences, runs_of
 from brokerset_spark.jobs.verify.findings import finding
 from brokerset_spark.kernels.contract import Bools, Int64s
-from brokerset_spark.stores.folder import FileFacts, StoreFolder
-from brokerset_spark.stores.units import named_files
+from brokerset_spark.stores.folder import StoreFolder
+from brokerset_spark.stores.layout import Log, read_log
 
 EXTENDED: Final = "consumequeue_ext"
 ADDRESS_BASE: Final = -(2**63)
@@ -37,21 +37,19 @@ class ExtendedUnits:
 
     def __init__(self, folder: StoreFolder) -> None:
         self._folder = folder
-        self._files: dict[tuple[str, int], list[FileFacts]] = {}
+        self._logs: dict[tuple[str, int], Log] = {}
 
-    def files(self, topic: str, queue_id: int) -> list[FileFacts]:
+    def log(self, topic: str, queue_id: int) -> Log:
         """The files of one queue; none if it has no extended units."""
         key = (topic, queue_id)
-        if key not in self._files:
-            self._files[key] = named_files(self._folder, f"{EXTENDED}/{topic}/{queue_id}")
-        return self._files[key]
+        if key not in self._logs:
+            self._logs[key] = read_log(self._folder, f"{EXTENDED}/{topic}/{queue_id}")
+        return self._logs[key]
 
     def path_of(self, topic: str, queue_id: int, position: int) -> str:
         """The file that has this byte of the queue's files."""
-        for file in self.files(topic, queue_id):
-            if int(file.path[-20:]) <= position < int(file.path[-20:]) + file.size:
-                return file.path
-        return f"{EXTENDED}/{topic}/{queue_id}"
+        file = self.log(topic, queue_id).at(position)
+        return f"{EXTENDED}/{topic}/{queue_id}" if file is None else file.path
 
     def heads(self, topic: str, queue_id: int, positions: Int64s) -> tuple[NDArray[np.void], Bools]:
         """What is at these offsets of the queue's files, zeros where nothing is; and where a file is.
@@ -60,9 +58,9 @@ class ExtendedUnits:
         """
         found = np.zeros(len(positions), HEAD)
         inside = np.zeros(len(positions), np.bool_)
-        for file in self.files(topic, queue_id):
-            base = int(file.path[-20:])
-            here = np.flatnonzero((positions >= base) & (positions < base + file.size))
+        for file in self.log(topic, queue_id).files:
+            base = file.base
+            here = np.flatnonzero((positions >= base) & (positions < file.end))
             inside[here] = True
             order = here[np.argsort(positions[here], kind="stable")]
             windows = (positions[order] - base) // WINDOW

@@ -17,6 +17,7 @@ from brokerset_formats.errors import FormatError
 from brokerset_spark.jobs.report import Level
 from brokerset_spark.jobs.running import Result
 from brokerset_spark.jobs.verify.findings import finding
+from brokerset_spark.stores.archives import MANIFEST
 from brokerset_spark.stores.folder import FileFacts, StoreFolder, read_all
 from brokerset_spark.stores.layout import Log, StoreFacts
 
@@ -74,6 +75,22 @@ def _usual_size(known: list[tuple[int, FileFacts]]) -> int:
     return max(counts, key=lambda size: (counts[size] + steps.get(size, 0), size))
 
 
+def check_archive(folder: StoreFolder, facts: StoreFacts) -> Iterator[Result]:
+    """Whether an archive has the files that its manifest names, with their sizes."""
+    for path, problem in facts.problems:
+        if path == MANIFEST:
+            yield finding("archive-manifest", problem, path)
+    files = facts.archive.files if facts.archive is not None else ()
+    folders = {each.path.rpartition("/")[0] for each in files}
+    there = {each.path: each.size for path in sorted(folders) for each in folder.files(path)}
+    for each in files:
+        if each.path not in there:
+            yield finding("archive-missing", "the archive's manifest names it", each.path)
+        elif there[each.path] != each.size:
+            text = f"it has {there[each.path]} bytes; archived were {each.size}"
+            yield finding("archive-differs", text, each.path)
+
+
 def check_small_files(folder: StoreFolder, facts: StoreFacts) -> Iterator[Result]:
     """Epoch file, checkpoint, identity, settings: whether they can be read."""
     for path in ("epochFileCheckpoint", "epochFileCheckpoint.bak"):
@@ -110,7 +127,7 @@ def _unreadable(code: str, path: str, error: FormatError) -> Result:
 def _check_checkpoint(folder: StoreFolder, facts: StoreFacts) -> Iterator[Result]:
     data = read_all(folder, "checkpoint")
     if data is None:
-        if facts.layout != "empty":
+        if facts.layout != "empty" and facts.archive is None:
             yield finding(
                 "checkpoint-missing", "there is none: the next start reads the whole log", "checkpoint"
             )

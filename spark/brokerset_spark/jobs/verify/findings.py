@@ -73,6 +73,9 @@ CODES: Final[dict[str, tuple[Level, str]]] = {
     "checkpoint-ahead": (_W, "The `checkpoint` tells of later messages than the log has."),
     "checkpoint-missing": (_W, "There is no `checkpoint`: a start reads the whole log."),
     "identity": (_E, "`brokerIdentity` cannot be read."),
+    "archive-manifest": (_E, "The manifest of an archive cannot be read."),
+    "archive-missing": (_E, "A file that the manifest of an archive names is not there."),
+    "archive-differs": (_E, "A file of an archive has another size or SHA-256 than its manifest says."),
     "config": (_E, "A file of settings cannot be read. Of a `.bak` file: a warning."),
     "lmq-property": (
         _E,

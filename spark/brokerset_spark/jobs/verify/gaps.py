@@ -13,7 +13,7 @@ from brokerset_formats.records import OFFSET_POSITION, PROPERTY_CRC_SIZE, ends_w
 from brokerset_spark.jobs.running import Result, Row
 from brokerset_spark.jobs.verify.findings import OF_STOP, finding
 from brokerset_spark.jobs.verify.scan import Collector, proper_blank
-from brokerset_spark.kernels import Kernels, Stop, chosen
+from brokerset_spark.kernels import Stop
 from brokerset_spark.kernels.contract import Bytes
 from brokerset_spark.stores.folder import StoreFolder
 from brokerset_spark.stores.opening import open_folder
@@ -31,9 +31,9 @@ def examine_gap(row: Row) -> Iterator[Result]:
     Gives the same rows as `scan.scan_range`, and a finding for each stretch that is no record.
     """
     folder = open_folder(row["url"])
-    collector = Collector(folder, row, chosen(row["kernels"]))
+    collector = Collector(folder, row)
     try:
-        yield from _examine(folder, row, collector, chosen(row["kernels"]))
+        yield from _examine(folder, row, collector)
         yield from collector.end_section()
     except FileNotFoundError:
         text = "the file is gone: if the broker runs, it has expired; start the job again"
@@ -50,7 +50,7 @@ def _window(folder: StoreFolder, row: Row, at: int, size: int, throttle: Throttl
     return data[:count]
 
 
-def _examine(folder: StoreFolder, row: Row, collector: Collector, kernels: Kernels) -> Iterator[Result]:
+def _examine(folder: StoreFolder, row: Row, collector: Collector) -> Iterator[Result]:
     at, size = int(row["start"]), WINDOW
     throttle = Throttle(row["rate"])
     while at < row["end"]:
@@ -58,7 +58,7 @@ def _examine(folder: StoreFolder, row: Row, collector: Collector, kernels: Kerne
         if len(data) == 0:
             break
         whole = at + len(data) >= row["end"] or len(data) < size
-        chunk, position, stop, _ = walk_chunk(kernels, data, len(data), at, row["entries"], -1, False, True)
+        chunk, position, stop, _ = walk_chunk(data, len(data), at, row["entries"], -1, False, True)
         if len(chunk.starts) or chunk.end > chunk.begin:
             yield from collector.take(chunk)
         at += position
@@ -77,14 +77,12 @@ def _examine(folder: StoreFolder, row: Row, collector: Collector, kernels: Kerne
                 {"kind": "blank", "begin": at, "end": row["base"] + row["size"], "path": row["path"]}
             )
             break
-        behind = _next_whole(folder, row, at, stop, kernels, throttle)
+        behind = _next_whole(folder, row, at, stop, throttle)
         yield _name(folder, row, at, behind, stop)
         at = behind
 
 
-def _next_whole(
-    folder: StoreFolder, row: Row, damaged: int, stop: Stop, kernels: Kernels, throttle: Throttle
-) -> int:
+def _next_whole(folder: StoreFolder, row: Row, damaged: int, stop: Stop, throttle: Throttle) -> int:
     """Offset of the next whole record behind a damaged one, or the gap's end."""
     entries = bool(row["entries"])
     at = damaged + 1
@@ -94,7 +92,7 @@ def _next_whole(
         (size,) = struct.unpack_from(">i", head, 4 if entries else 0)
         return min(damaged + int(size), int(row["end"]))
     wanted = Range(row["path"], row["base"], row["size"], at, row["end"], entries, row["end"])
-    return find_whole(folder, wanted, at, kernels=kernels, took=throttle.took)[0]
+    return find_whole(folder, wanted, at, took=throttle.took)[0]
 
 
 def _name(folder: StoreFolder, row: Row, begin: int, end: int, stop: Stop) -> Result:

@@ -6,46 +6,9 @@ from dataclasses import dataclass, field
 
 from brokerset_spark.jobs.report import Finding, Level, Report
 from brokerset_spark.jobs.running import Result, Row
-from brokerset_spark.jobs.verify.comparing import joined
+from brokerset_spark.jobs.verify.claims import BatchClaims, Claims, Queue
 from brokerset_spark.jobs.verify.findings import CODES
-from brokerset_spark.jobs.verify.joining import Claims, Queue, Sections
-
-
-@dataclass(slots=True)
-class BatchClaims:
-    """What the log says about one batch queue."""
-
-    claimed: list[list[int]] = field(default_factory=list)
-    """Ranges of the numbers of units that have their record."""
-
-    wrong: set[int] = field(default_factory=set)
-    """Numbers of units that differ from their record."""
-
-    bases: set[int] = field(default_factory=set)
-    """Queue offsets with which the records of those units begin."""
-
-    missing: list[Row] = field(default_factory=list)
-    unclaimed: list[Row] = field(default_factory=list)
-    gaps: list[Row] = field(default_factory=list)
-
-    def has_elsewhere(self, base: int) -> bool:
-        """Whether the record that begins with this queue offset is not where its unit points to."""
-        return base in self.bases or any(row["base"] == base for row in self.missing)
-
-    def take(self, row: Row) -> None:
-        """A row of a task."""
-        match row["kind"]:
-            case "batch-run":
-                self.claimed = joined([*self.claimed, *row["claimed"]])
-            case "batch-wrong":
-                self.wrong.update(row["numbers"])
-                self.bases.update(row["bases"])
-            case "batch-missing":
-                self.missing.append(row)
-            case "unclaimed":
-                self.unclaimed.append(row)
-            case "unit-gap":
-                self.gaps.append(row)
+from brokerset_spark.jobs.verify.joining import Sections
 
 
 @dataclass(slots=True)
@@ -87,8 +50,10 @@ class Gathered:
                 self.epochs.update(row["epochs"])
             case "blank":
                 self.sections.add(row)
-            case "run":
+            case "run":  # of a damaged part
                 self.claims.setdefault((row["topic"], row["queue"]), Claims()).add(row)
+            case "claims":
+                self.claims[row["topic"], row["queue"]] = Claims.of(row)
             case "gap":
                 self.gaps.append(row)
             case kind if kind.startswith("batch-") or row.get("batch"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,8 @@ from brokerset_spark.jobs.running import Result
 from brokerset_spark.jobs.verify.columns import Columns, Topics
 from brokerset_spark.jobs.verify.findings import finding
 from brokerset_spark.jobs.verify.index_files import HEADER_SIZE, SLOT_SIZE, UNIT_SIZE, read_units
-from brokerset_spark.kernels import Heads, Kernels
+from brokerset_spark.json_values import CAMEL
+from brokerset_spark.kernels import Heads
 from brokerset_spark.kernels.contract import Bools, Int64s
 from brokerset_spark.stores.folder import StoreFolder
 from brokerset_spark.stores.reading import Chunk
@@ -43,15 +44,17 @@ class Keys:
         return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in cls.__slots__))
 
 
-def keys_of(chunk: Chunk, heads: Heads, columns: Columns, topics: Topics, kernels: Kernels) -> Keys:
+def keys_of(chunk: Chunk, heads: Heads, columns: Columns, topics: Topics) -> Keys:
     """Of a chunk's records."""
-    found = index_keys(chunk.data, heads, topics.names, columns.topic, kernels)
+    found = index_keys(chunk.data, heads, topics.names, columns.topic)
     return Keys(found.hashes, columns.offset[found.rows], columns.time[found.rows], found.required)
 
 
 @dataclass(frozen=True, slots=True)
 class IndexFile:
     """What `index_files.check_index_file` reported about one file."""
+
+    __pydantic_config__: ClassVar = CAMEL
 
     path: str
     slots: int
@@ -60,19 +63,6 @@ class IndexFile:
     begin: int
     end: int
     bad: frozenset[int] = field(default=frozenset())
-
-    @classmethod
-    def of(cls, row: dict[str, Any]) -> IndexFile:
-        """From its row."""
-        return cls(
-            row["path"],
-            row["slots"],
-            row["next"],
-            row["beginTime"],
-            row["begin"],
-            row["end"],
-            frozenset(row["bad"]),
-        )
 
 
 def _lower_bound(folder: StoreFolder, file: IndexFile, offset: int) -> int:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from brokerset_spark.jobs.report import JobFailed, Level, Report
 from brokerset_spark.jobs.running import Progress, Result, Row, Runner, quiet
 from brokerset_spark.jobs.verify.extended_units import extended_folders
-from brokerset_spark.jobs.verify.files import check_log_files, check_small_files
+from brokerset_spark.jobs.verify.files import check_archive, check_log_files, check_small_files
 from brokerset_spark.jobs.verify.findings import finding
 from brokerset_spark.jobs.verify.gathered import Gathered
 from brokerset_spark.jobs.verify.light_queues import has_light_queues
@@ -60,6 +60,9 @@ def _verify(runner: Runner, folder: StoreFolder, options: VerifyOptions, progres
         find_target(folder, options), light=has_light_queues(folder), batched=batched_topics(folder)
     )
     facts = target.facts
+    if facts.archive is not None:  # it has neither, and a broker that starts from it makes them
+        options = replace(options, queues=False, index=False)
+        target = replace(target, options=options)
     report = Report("verify", inputs={"store": facts.url})
     gathered = Gathered(report, facts.url)
     _check_files(folder, target, gathered)
@@ -75,7 +78,8 @@ def _verify(runner: Runner, folder: StoreFolder, options: VerifyOptions, progres
         gathered,
         progress,
         "records",
-        sum(row["end"] - row["start"] for row in rows),
+        rows.bytes,
+        f"{_TASKS}.claims:Claimed",
     )
     _examine_gaps(runner, target, index, gathered, progress)
     for result in [*gathered.sections.overlaps(), *gathered.sections.joints()]:
@@ -86,7 +90,7 @@ def _verify(runner: Runner, folder: StoreFolder, options: VerifyOptions, progres
     if options.index:
         _judge_index(gathered, target, end)
     judge_checkpoints(target, gathered, end)
-    if facts.ledger.files:
+    if facts.ledger.files and facts.archive is None:
         judge_ledger(folder, target, gathered)
     report.counters["log.bytes"] = max(0, end - target.begin)
     report.counters["queues"] = len(facts.queues)
@@ -101,11 +105,18 @@ def _verify(runner: Runner, folder: StoreFolder, options: VerifyOptions, progres
 
 
 def _run(
-    runner: Runner, task: str, rows: list[Row], gathered: Gathered, progress: Progress, label: str, total: int
+    runner: Runner,
+    task: str,
+    rows: Sequence[Row],
+    gathered: Gathered,
+    progress: Progress,
+    label: str,
+    total: int,
+    reducer: str = "",
 ) -> None:
     done = 0
     progress(label, 0, total)
-    for result in runner.run(f"{_TASKS}.{task}", rows):
+    for result in runner.run(f"{_TASKS}.{task}", rows, reducer):
         gathered.take(result)
         if result.row["kind"] == "read":
             done += result.row["bytes"]
@@ -132,7 +143,7 @@ def _check_files(folder: StoreFolder, target: Target, gathered: Gathered) -> Non
         gathered.count("files", len(files))
         for result in check_log_files(files, what):
             gathered.say(result)
-    for result in check_small_files(folder, facts):
+    for result in (*check_archive(folder, facts), *check_small_files(folder, facts)):
         gathered.say(result)
 
 

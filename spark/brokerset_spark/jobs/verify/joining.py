@@ -1,130 +1,96 @@
-"""What the tasks reported, put together: sections of the log, claims on queues, and what follows from both.
+"""Sections of the log that tasks have read, put together while they come.
 
-Everything here is a value; the size grows with the number of queues and of faults, not with that of records.
+Everything here is a value; the size grows with the number of faults, not with that of records.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from brokerset_spark.jobs.running import Result, Row
-from brokerset_spark.jobs.verify.comparing import joined
 from brokerset_spark.jobs.verify.findings import finding
 from brokerset_spark.jobs.verify.scan import time_culprits, time_finding
 
-Queue = tuple[str, int]
-
-BAD_MAX = 10_000
-"""Differences between units and records that are kept until all is known; more of one queue are counted."""
+Section = dict[str, Any]
 
 
-@dataclass(slots=True)
-class Run:
-    """Following queue offsets `[first, end)` of one queue, in the order of the log."""
+class Sections:
+    """The parts of a log that could be read, and the blank records that close its files.
 
-    first: int
-    end: int
-    begin: int
-    """Offset of the first record."""
+    Sections that meet, or have a blank record between them, are kept as one: of a sound log there is one in
+    the end, however long it is.
+    """
 
-    last: int
-    """Offset of the last record."""
+    def __init__(self) -> None:
+        self.blanks: dict[int, int] = {}
+        """Begin to end."""
 
-    fine_first: bool
-    """Whether the first one's unit is its own."""
-
-    def is_before(self, other: Run) -> bool:
-        """Whether the other one goes on where this one ends."""
-        return self.end == other.first and self.last < other.begin
-
-
-@dataclass(slots=True)
-class Claims:
-    """What the log says about one queue."""
-
-    runs: list[Run] = field(default_factory=list)
-    bad: list[list[int]] = field(default_factory=list)
-    absent: bool = False
-    records: int = 0
-    dropped: int = 0
-    """Differences that were not kept."""
-
-    def add(self, row: Row) -> None:
-        """Take a run that a task reported; neighbours become one."""
-        first, count = row["first"], row["count"]
-        bad: list[list[int]] = row["bad"]
-        fine = not any(each[1] == first for each in bad)
-        run = Run(first, first + count, row["begin"], row["last"], fine)
-        self.records += count
-        self.absent = self.absent or bool(row.get("absent"))
-        room = BAD_MAX - len(self.bad)
-        self.bad += bad[:room]
-        self.dropped += len(bad) - len(bad[:room])
-        while other := next((each for each in self.runs if each.is_before(run) or run.is_before(each)), None):
-            self.runs.remove(other)
-            one, behind = (other, run) if other.is_before(run) else (run, other)
-            run = Run(one.first, behind.end, one.begin, behind.last, one.fine_first)
-        self.runs.append(run)
+        self._inside: set[int] = set()  # blanks that belong to a section
+        self._found: list[Result] = []  # where sections met that are one now
+        self._kept: dict[int, Section] = {}
+        self._added = 0
+        self._begins: dict[int, int] = {}
+        self._ends: dict[int, int] = {}
 
     @property
-    def restart(self) -> int:
-        """Offset of the record with which the queue began again at 0, -1 if it never did.
-
-        Only a record whose unit is its own counts: a queue offset that became 0 by damage has none.
-        """
-        if len(self.runs) < 2:
-            return -1
-        older = min(each.begin for each in self.runs)
-        return max(
-            (each.begin for each in self.runs if each.first == 0 and each.fine_first and each.begin > older),
-            default=-1,
-        )
-
-    def claimed(self, but: Collection[int] = ()) -> list[list[int]]:
-        """Ranges of queue offsets that records of the queue's present life have, sorted and joined.
-
-        Single records at the offsets `but` do not count.
-        """
-        since = self.restart
-        return joined(
-            [
-                [each.first, each.end]
-                for each in self.runs
-                if each.begin >= since and not (each.begin == each.last and each.begin in but)
-            ]
-        )
-
-    def differences(self) -> list[list[int]]:
-        """Those of records of the present life."""
-        since = self.restart
-        return [each for each in self.bad if each[3] >= since]
-
-
-@dataclass(slots=True)
-class Sections:
-    """The parts of a log that could be read, and the blank records that close its files."""
-
-    sections: list[dict[str, Any]] = field(default_factory=list)
-    blanks: dict[int, int] = field(default_factory=dict)
-    """Begin to end."""
+    def sections(self) -> list[Section]:
+        """In no order."""
+        return list(self._kept.values())
 
     def add(self, row: Row) -> None:
         """Take a section or a blank record."""
         if row["kind"] == "blank":
             self.blanks[row["begin"]] = row["end"]
-        else:
-            self.sections.append(row)
+            number = self._ends.get(row["begin"])
+            if number is not None:
+                self._keep(self._let_go(number))
+            return
+        newest = max((time for _, time in row["lastTimes"]), default=0)
+        self._keep({**row, "readTo": row["end"], "lastPath": row["path"], "newest": newest,
+                    "mostEntry": row["lastEntry"]})  # fmt: skip
+
+    def _keep(self, section: Section) -> None:
+        if section["end"] in self.blanks and section["end"] not in self._inside:
+            self._inside.add(section["end"])
+            section["end"] = self.blanks[section["end"]]
+        before = self._ends.get(section["begin"])
+        if before is not None and _can_join(self._kept[before], section):
+            section = self._join(self._let_go(before), section)
+        behind = self._begins.get(section["end"])
+        if behind is not None and _can_join(section, self._kept[behind]):
+            section = self._join(section, self._let_go(behind))
+        self._added += 1
+        self._kept[self._added] = section
+        self._begins.setdefault(section["begin"], self._added)
+        self._ends.setdefault(section["end"], self._added)
+
+    def _let_go(self, number: int) -> Section:
+        section = self._kept.pop(number)
+        for known, place in ((self._begins, section["begin"]), (self._ends, section["end"])):
+            if known.get(place) == number:
+                del known[place]
+        return section
+
+    def _join(self, one: Section, other: Section) -> Section:
+        self._found += _times(_recent([], one), other)
+        self._found += _entries(one, other)
+        both = (one["mostEntry"], other["mostEntry"])
+        return {
+            **one, "end": other["end"], "readTo": other["readTo"], "lastPath": other["lastPath"],
+            "records": one["records"] + other["records"], "epochs": [], "lastTimes": other["lastTimes"],
+            "lastEntry": other["lastEntry"], "newest": max(one["newest"], other["newest"]),
+            "mostEntry": max((each for each in both if each), default=None),
+        }  # fmt: skip
 
     def covered(self) -> list[tuple[int, int, dict[str, Any] | None]]:
         """Sections and blank records in the order of the log."""
         parts: list[tuple[int, int, dict[str, Any] | None]] = [
             (each["begin"], each["end"], each) for each in self.sections
         ]
-        parts += [(begin, end, None) for begin, end in self.blanks.items()]
+        parts += [(begin, end, None) for begin, end in self.blanks.items() if begin not in self._inside]
         return sorted(parts, key=lambda part: part[:2])
 
     def gaps(self, begin: int, end: int) -> list[tuple[int, int]]:
@@ -142,7 +108,7 @@ class Sections:
         """Findings for bytes that two sections own."""
         at = -1
         for first, last, section in self.covered():
-            if first < at and section is not None:
+            if first < min(at, last) and section is not None:
                 yield finding(
                     "chain-overlap",
                     "records before this one own its bytes",
@@ -154,27 +120,40 @@ class Sections:
 
     def joints(self) -> Iterator[Result]:
         """Findings where sections meet: times, indexes and terms go on."""
-        before: dict[str, Any] | None = None
-        recent: list[list[Any]] = []  # offset, time and path of the two newest records
-        for first, _last, section in self.covered():
+        yield from sorted(self._found, key=lambda each: int(each.row["offset"]))
+        before: Section | None = None
+        recent: list[list[Any]] = []
+        for _first, _last, section in self.covered():
             if section is None:
                 continue
             yield from _times(recent, section)
-            if before and before["lastEntry"] and section["entries"] and before["end"] == first:
+            if before:
                 yield from _entries(before, section)
             if section["records"] or section["lastEntry"]:
                 before = section
-            recent = [*recent, *([*pair, section["path"]] for pair in section["lastTimes"])][-2:]
+            recent = _recent(recent, section)
 
 
-def _times(recent: list[list[Any]], section: dict[str, Any]) -> Iterator[Result]:
+def _can_join(one: Section, other: Section) -> bool:
+    """Whether two sections are long enough to be judged by themselves where they meet."""
+    return len(one["lastTimes"]) == len(other["times"]) == 2
+
+
+def _recent(before: list[list[Any]], section: Section) -> list[list[Any]]:
+    """Offset, time and path of the two newest records."""
+    return [*before, *([*pair, section["lastPath"]] for pair in section["lastTimes"])][-2:]
+
+
+def _times(recent: list[list[Any]], section: Section) -> Iterator[Result]:
     triples = [*recent, *([*pair, section["path"]] for pair in section["times"])]
     for at in time_culprits(np.array([each[1] for each in triples], np.int64), len(recent)):
         offset, time, path = triples[at]
         yield time_finding(path, offset, time)
 
 
-def _entries(before: dict[str, Any], section: dict[str, Any]) -> Iterator[Result]:
+def _entries(before: Section, section: Section) -> Iterator[Result]:
+    if not (before["lastEntry"] and section["entries"] and before["readTo"] == section["begin"]):
+        return
     (index, term), (next_index, next_term) = before["lastEntry"], section["entries"]
     if next_index != index + 1:
         text = f"entry {next_index} follows on entry {index}"

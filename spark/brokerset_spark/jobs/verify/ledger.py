@@ -12,7 +12,7 @@ from brokerset_formats.dledger import INDEX_UNIT_SIZE, MAGIC_NORMAL
 from brokerset_spark.jobs.running import Result
 from brokerset_spark.jobs.verify.comparing import first_differences
 from brokerset_spark.jobs.verify.findings import finding
-from brokerset_spark.kernels import Kernels
+from brokerset_spark.kernels import KERNELS
 from brokerset_spark.kernels.contract import Int64s
 from brokerset_spark.stores.reading import Chunk
 from brokerset_spark.stores.units import UnitFiles
@@ -21,19 +21,24 @@ SAID_MAX: Final = 200
 
 
 def check_units(
-    index: UnitFiles, chunk: Chunk, kernels: Kernels, previous: tuple[int, int] | None
+    index: UnitFiles,
+    chunk: Chunk,
+    previous: tuple[int, int] | None,
+    *,
+    has_index: bool = True,
 ) -> tuple[list[Result], tuple[int, int] | None, tuple[int, int] | None]:
     """Findings for the entries of a chunk, and (index, term) of its first and of its last one.
 
     `previous` are index and term of the entry before, if it was read.
     """
     begin, end = chunk.begin - chunk.base, chunk.end - chunk.base
-    entries = kernels.walk_entries(chunk.data, begin, end, chunk.base, index=-1, final=False, crc=False)
+    entries = KERNELS.walk_entries(chunk.data, begin, end, chunk.base, index=-1, final=False, crc=False)
     if len(entries.starts) == 0:
         return [], None, previous
     positions = chunk.base + entries.starts
     found = list(_terms(index, entries.indexes, entries.terms, positions, previous))
-    found += _compare(index, entries.indexes, entries.terms, positions, entries.sizes.astype(np.int64))
+    if has_index:  # an archive has none
+        found += _compare(index, entries.indexes, entries.terms, positions, entries.sizes.astype(np.int64))
     last = (int(entries.indexes[-1]), int(entries.terms[-1]))
     return found, (int(entries.indexes[0]), int(entries.terms[0])), last
 

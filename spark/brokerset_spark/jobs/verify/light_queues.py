@@ -16,7 +16,7 @@ from brokerset_formats.names import RETRY_PREFIX, SCHEDULE_TOPIC, SYSTEM_TOPIC_P
 from brokerset_spark.jobs.running import Result
 from brokerset_spark.jobs.verify.columns import Columns, Topics
 from brokerset_spark.jobs.verify.findings import finding
-from brokerset_spark.kernels import Heads, Kernels
+from brokerset_spark.kernels import KERNELS, Heads
 from brokerset_spark.stores.folder import StoreFolder
 from brokerset_spark.stores.layout import QUEUES
 from brokerset_spark.stores.reading import Chunk
@@ -39,13 +39,13 @@ def has_light_queues(folder: StoreFolder) -> bool:
 
 
 def light_columns(
-    chunk: Chunk, heads: Heads, columns: Columns, topics: Topics, kernels: Kernels, path: str
+    chunk: Chunk, heads: Heads, columns: Columns, topics: Topics, path: str
 ) -> tuple[Columns | None, list[Result]]:
     """A row for each unit that a record of the chunk must have in a light queue; and findings.
 
     Names that are not those of light queues, or cannot be those of folders, are passed over as Java does.
     """
-    names, offsets = kernels.find_properties(chunk.data, heads, (_NAMES, _OFFSETS))
+    names, offsets = KERNELS.find_properties(chunk.data, heads, (_NAMES, _OFFSETS))
     dispatched = np.array([_is_dispatched(name) for name in topics.names], np.bool_)
     have = (names.starts >= 0) & (offsets.starts >= 0) & columns.queued
     have &= dispatched[columns.topic] if len(dispatched) else False

@@ -114,7 +114,7 @@ def judge_checkpoints(target: Target, gathered: Gathered, end: int) -> None:
         return
     if any(row["end"] >= end for row in gathered.gaps):
         return  # the newest records are damaged or lost, which was said
-    newest = max((pair[1] for each in gathered.sections.sections for pair in each["lastTimes"]), default=0)
+    newest = max((each["newest"] for each in gathered.sections.sections), default=0)
     times = {0: facts.checkpoint.physic_msg_timestamp, 8: facts.checkpoint.logics_msg_timestamp}
     for place, value in times.items():
         if value > newest:
@@ -128,7 +128,7 @@ def judge_checkpoints(target: Target, gathered: Gathered, end: int) -> None:
 def judge_ledger(folder: StoreFolder, target: Target, gathered: Gathered) -> None:
     """`currterm` and `checkpoint` of a DLedger."""
     ledger = f"{DLEDGER_PREFIX}{target.facts.ledger_id}"
-    entries: list[Any] = [each["lastEntry"] for each in gathered.sections.sections if each["lastEntry"]]
+    entries: list[Any] = [each["mostEntry"] for each in gathered.sections.sections if each["mostEntry"]]
     last_index, last_term = max(entries, default=[-1, -1])
     for name, code in (("currterm", "ledger-term"), ("checkpoint", "ledger-checkpoint")):
         path = f"{ledger}/{name}"

@@ -37,8 +37,6 @@ class VerifyOptions:
 
     delay_levels: str = DELAY_LEVELS
     range_bytes: int = RANGE_BYTES
-    kernels: str | None = None
-    """`pure` or `compiled`; None for what there is."""
 
     @property
     def partial(self) -> bool:

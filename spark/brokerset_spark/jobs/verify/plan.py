@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final, overload
 
 from brokerset_formats.dledger import ENTRY_HEAD_SIZE
 from brokerset_spark.jobs.dispatch import parse_delays
@@ -12,13 +14,17 @@ from brokerset_spark.jobs.verify.ending import Ending, Witness, find_end
 from brokerset_spark.jobs.verify.files import usual_sizes
 from brokerset_spark.jobs.verify.index_files import count_slots
 from brokerset_spark.jobs.verify.options import VerifyOptions
-from brokerset_spark.kernels import Stop, chosen
+from brokerset_spark.kernels import Stop
 from brokerset_spark.stores.ending import LogEnd, LogWalk, Lost
 from brokerset_spark.stores.folder import FileFacts, LocalFolder, StoreFolder
 from brokerset_spark.stores.layout import Log, StoreFacts, look
-from brokerset_spark.stores.reading import split
+from brokerset_spark.stores.reading import Range, split
 from brokerset_spark.stores.tail import bound_of, committed_entry, state_of
 from brokerset_spark.stores.units import BATCH, QUEUE, QueueReader, is_blank, queues_of
+
+RANGES_MAX: Final = 50_000
+"""Ranges of a log, each a task, above which they are made longer, up to a file. Spark's driver starts some
+hundred tasks a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,49 +76,80 @@ class Target:
         asked = self.options.end
         return self.ending.claimed if asked is None else min(asked, self.ending.claimed)
 
-    def scan_rows(self, index: list[Row]) -> list[Row]:
+    def scan_rows(self, index: list[Row]) -> ScanRows:
         """A row for each range of the log."""
-        size, rows = self.options.range_bytes, []
+        size, ranges = self.options.range_bytes, list[Range]()
+        while (self.end - self.begin) // size > RANGES_MAX:
+            size *= 2
         for log, entries in ((self.facts.commit_log, False), (self.facts.ledger, True)):
             bound = min(self.end, log.end)
-            for each in split(log.files, size, entries=entries, bound=bound, start=self.begin):
-                rows.append(self.row(each.path, each.base, each.size, each.start, each.end, entries, index))
-        return rows
+            ranges += split(log.files, size, entries=entries, bound=bound, start=self.begin)
+        return ScanRows(self, ranges, index)
 
     def row(
         self, path: str, base: int, size: int, start: int, end: int, entries: bool, index: list[Row]
     ) -> Row:
         """The row of a task that reads `[start, end)` of one file."""
-        history = self.facts.epochs
-        return {
-            "url": self.facts.url,
-            "path": path,
-            "base": base,
-            "size": size,
-            "start": start,
-            "end": end,
-            "entries": entries,
-            "bound": self.ending.claimed,
-            "exact": not self.live,
-            "rate": self.options.rate,
-            "drop": self.options.drop_cache,
-            "kernels": self.options.kernels,
-            "queues": self.options.queues,
-            "light": self.light,
-            "batched": list(self.batched),
-            "topics": list(self.options.topics),
-            "indexed": self.options.index and bool(index),
-            "index": [each for each in index if each["end"] >= start and each["begin"] < end + size],
-            "delays": parse_delays(self.options.delay_levels),
-            "epochs": [
-                each.start_offset for each in history.entries if start <= each.start_offset < end + size
-            ]
-            if history
-            else [],
-            "ledgerIndex": [[f.path, f.base, f.size, f.mtime_ms] for f in self.facts.ledger_index.files]
-            if entries
-            else [],
+        each = Range(path, base, size, start, end, entries)
+        return next(iter(ScanRows(self, [each], index)))
+
+
+class ScanRows(Sequence[Row]):
+    """Made when they are asked for: the driver keeps a range for each task, and no row."""
+
+    def __init__(self, target: Target, ranges: list[Range], index: list[Row]) -> None:
+        self._ranges, self._index, options, facts = ranges, index, target.options, target.facts
+        self._epochs = [each.start_offset for each in facts.epochs.entries] if facts.epochs else []
+        self._shared: Row = {
+            "url": facts.url,
+            "bound": target.ending.claimed,
+            "exact": not target.live,
+            "rate": options.rate,
+            "drop": options.drop_cache,
+            "queues": options.queues,
+            "light": target.light,
+            "batched": list(target.batched),
+            "topics": list(options.topics),
+            "indexed": options.index and bool(index),
+            "delays": parse_delays(options.delay_levels),
         }
+        self._ledger: Row = {
+            "ledgerIndexed": facts.archive is None,
+            "ledgerIndex": [[f.path, f.base, f.size, f.mtime_ms] for f in facts.ledger_index.files],
+        }
+        self._plain: Row = {"ledgerIndexed": False, "ledgerIndex": []}
+
+    def __len__(self) -> int:
+        return len(self._ranges)
+
+    @overload
+    def __getitem__(self, at: int) -> Row: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[Row]: ...
+
+    def __getitem__(self, at: int | slice) -> Row | list[Row]:
+        if isinstance(at, slice):
+            return [self[number] for number in range(*at.indices(len(self)))]
+        each = self._ranges[at]
+        behind = each.end + each.size
+        return {
+            **self._shared,
+            **(self._ledger if each.entries else self._plain),
+            "path": each.path,
+            "base": each.base,
+            "size": each.size,
+            "start": each.start,
+            "end": each.end,
+            "entries": each.entries,
+            "index": [file for file in self._index if file["end"] >= each.start and file["begin"] < behind],
+            "epochs": [start for start in self._epochs if each.start <= start < behind],
+        }
+
+    @property
+    def bytes(self) -> int:
+        """That all tasks read."""
+        return sum(each.end - each.start for each in self._ranges)
 
 
 def find_target(folder: StoreFolder, options: VerifyOptions) -> Target:
@@ -130,7 +167,6 @@ def find_target(folder: StoreFolder, options: VerifyOptions) -> Target:
             "settings it is storePathRootDir"
         )
         raise NoInput(f"{facts.url} has no commit log", advice)
-    kernels = chosen(options.kernels)
     log, entries = facts.current
     if options.bound is not None:
         bound = min(options.bound, log.end)
@@ -141,11 +177,11 @@ def find_target(folder: StoreFolder, options: VerifyOptions) -> Target:
         return Target(facts, options, True, Ending(bound, bound), ())
     state = state_of(folder, facts)
     if state == "live" or (state == "left" and not isinstance(folder, LocalFolder)):
-        tail = bound_of(folder, facts, kernels=kernels)
+        tail = bound_of(folder, facts)
         bound = min(tail.offset, log.end)
         return Target(facts, options, True, Ending(bound, bound), (), exact=tail.exact)
     witnesses = tuple(find_witnesses(folder, facts))
-    ending = find_end(folder, log, list(witnesses), kernels=kernels, entries=entries, crash=facts.aborted)
+    ending = find_end(folder, log, list(witnesses), entries=entries, crash=facts.aborted)
     end = LogEnd(ending.whole, -1, Stop.EMPTY)
     lost = LogWalk(folder, log, entries).find_lost(facts, end, state, ending.newest_ms)
     return Target(facts, options, False, ending, witnesses, lost=lost)

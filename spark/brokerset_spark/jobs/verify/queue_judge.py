@@ -12,10 +12,10 @@ from brokerset_formats.queue_units import BATCH_UNIT_SIZE
 from brokerset_spark.jobs.report import Level
 from brokerset_spark.jobs.running import Row
 from brokerset_spark.jobs.verify.batch_queues import place_of
+from brokerset_spark.jobs.verify.claims import BatchClaims, Claims, Queue
 from brokerset_spark.jobs.verify.consume_queues import CODE_OF, Bad
 from brokerset_spark.jobs.verify.findings import finding
-from brokerset_spark.jobs.verify.gathered import BatchClaims, Gathered
-from brokerset_spark.jobs.verify.joining import Claims, Queue
+from brokerset_spark.jobs.verify.gathered import Gathered
 from brokerset_spark.jobs.verify.light_queues import PREFIX as LIGHT_PREFIX
 from brokerset_spark.jobs.verify.plan import Target, log_of
 from brokerset_spark.jobs.verify.topic_settings import known_topics

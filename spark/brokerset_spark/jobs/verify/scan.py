@@ -14,13 +14,15 @@ from brokerset_formats.records import BLANK
 from brokerset_formats.records import MAGIC_BLANK as RECORD_BLANK
 from brokerset_spark.jobs.running import Result, Row
 from brokerset_spark.jobs.verify.batch_queues import BatchQueues
+from brokerset_spark.jobs.verify.claims import for_reducer
 from brokerset_spark.jobs.verify.columns import Columns, Topics, columns_of
 from brokerset_spark.jobs.verify.consume_queues import ConsumeQueues
 from brokerset_spark.jobs.verify.findings import finding
 from brokerset_spark.jobs.verify.index_units import SPAN_MAX, IndexFile, Keys, compare_keys, keys_of
 from brokerset_spark.jobs.verify.ledger import check_units
 from brokerset_spark.jobs.verify.light_queues import light_columns
-from brokerset_spark.kernels import Heads, Kernels, Stop, chosen
+from brokerset_spark.json_values import from_value
+from brokerset_spark.kernels import KERNELS, Heads, Stop
 from brokerset_spark.kernels.contract import Int64s
 from brokerset_spark.stores.folder import StoreFolder
 from brokerset_spark.stores.layout import LogFile
@@ -48,12 +50,12 @@ class Collector:
     Sections are runs of chunks without a hole; each is reported with begin, end and what its neighbours need.
     """
 
-    def __init__(self, folder: StoreFolder, row: Row, kernels: Kernels) -> None:
-        self._row, self._kernels, self._folder = row, kernels, folder
+    def __init__(self, folder: StoreFolder, row: Row) -> None:
+        self._row, self._folder = row, folder
         self._aside = open_folder(row["url"])  # a file of its own, so that the log stays open
-        self._queues = ConsumeQueues(self._aside, frozenset(row["topics"]), kernels)
-        self._batches = BatchQueues(self._aside, row, kernels)
-        self._index = [IndexFile.of(each) for each in row["index"]]
+        self._queues = ConsumeQueues(self._aside, frozenset(row["topics"]))
+        self._batches = BatchQueues(self._aside, row)
+        self._index = [from_value(IndexFile, each) for each in row["index"]]
         self._topics = Topics()
         self._parts: list[Columns] = []
         self._light: list[Columns] = []
@@ -86,7 +88,12 @@ class Collector:
         section["records"] += len(chunk.starts)
         self._span = (self._span[0], chunk.end)
         if self._ledger is not None:
-            found, first, self._entry = check_units(self._ledger, chunk, self._kernels, self._entry)
+            found, first, self._entry = check_units(
+                self._ledger,
+                chunk,
+                self._entry,
+                has_index=bool(self._row["ledgerIndexed"]),
+            )
             for each in found:
                 yield Result({**each.row, "file": each.row["file"] or self._row["path"]})
             if section["entries"] is None:
@@ -94,23 +101,23 @@ class Collector:
         self._starts(chunk)
         if len(chunk.starts) == 0:
             return
-        heads = self._kernels.heads(chunk.data, chunk.starts)
+        heads = KERNELS.heads(chunk.data, chunk.starts)
         yield from self._check_times(chunk, heads)
         if self._row["queues"] or self._row["indexed"]:
-            columns = columns_of(chunk, heads, self._topics, self._row["delays"], self._kernels)
+            columns = columns_of(chunk, heads, self._topics, self._row["delays"])
             self._parts.append(columns)
             self._records += len(columns.topic)
             if self._row["queues"]:
                 yield from self._take_others(chunk, heads, columns)
             if self._row["indexed"]:
-                self._keys.append(keys_of(chunk, heads, columns, self._topics, self._kernels))
+                self._keys.append(keys_of(chunk, heads, columns, self._topics))
 
     def _take_others(self, chunk: Chunk, heads: Heads, columns: Columns) -> Iterator[Result]:
         """Keep what the records have in batch queues and light queues."""
         yield from self._batches.take(chunk, heads, columns, self._topics)
         if self._row["light"]:
             path = self._row["path"]
-            light, found = light_columns(chunk, heads, columns, self._topics, self._kernels, path)
+            light, found = light_columns(chunk, heads, columns, self._topics, path)
             yield from found
             self._light += [light] if light is not None else []
 
@@ -161,8 +168,8 @@ class Collector:
         if self._row["queues"]:
             light = [Columns.joined(self._light)] if self._light else []
             for each in (columns, *light):
-                yield from map(Result, self._queues.compare(each, self._topics))
-            yield from self._batches.compare(self._topics)
+                yield from map(for_reducer, map(Result, self._queues.compare(each, self._topics)))
+            yield from map(for_reducer, self._batches.compare(self._topics))
         if self._row["indexed"]:
             keys = Keys.joined(self._keys)
             yield from compare_keys(
@@ -213,8 +220,7 @@ def scan_range(row: Row) -> Iterator[Result]:
     between sections is for `examine_gap`.
     """
     folder = open_folder(row["url"])
-    kernels = chosen(row["kernels"])
-    collector = Collector(folder, row, kernels)
+    collector = Collector(folder, row)
     try:
         wanted = range_of(row)
         limit = min(wanted.end, wanted.bound)
@@ -224,7 +230,7 @@ def scan_range(row: Row) -> Iterator[Result]:
             outcome = Outcome(at, at, skipped=[])
             part = replace(wanted, start=at)
             for chunk in read_range(
-                folder, part, outcome, crc=True, resync=True, kernels=kernels, throttle=throttle,
+                folder, part, outcome, crc=True, resync=True, throttle=throttle,
                 drop_cache=row["drop"],
             ):  # fmt: skip
                 yield from collector.take(chunk)

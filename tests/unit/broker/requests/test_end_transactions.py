@@ -230,6 +230,7 @@ def resume(bench: TransactionBench, offset: int) -> Any:
 async def given_up(bench: TransactionBench) -> int:
     """Have passes give up what is open; the offset of its record."""
     bench.live.current = replace(bench.live.current, transaction_check_max=1, transaction_time_out=0)
+    bench.producers.register("pg", bench.peer, "client", 0, 0)
     for _ in range(2):
         bench.clock.advance(1)
         await bench.checks._pass()

@@ -295,9 +295,22 @@ def test_a_batch_with_a_message_that_asks_for_what_is_not_served_is_refused(benc
     assert not bench.store.stored
 
 
+def test_the_handle_of_a_popped_message_that_is_sent_on_in_a_batch_is_dropped(bench: Bench) -> None:
+    """As of one that is sent by itself: Java's consumers take it for the handle of their own pop."""
+    popped = encode_properties({"UNIQ_KEY": "K", "POP_CK": "1 2 3 0 0 broker-a 0 5", "NOT_POP_CK": "v"})
+    body = encode_batch([BatchItem(0, b"x", popped), BatchItem(0, b"y", b"NOT_POP_CK\x01v\x02")])
+
+    bench.send(body, m="true")
+
+    assert [each.properties for each in bench.store.stored] == [
+        {"UNIQ_KEY": "K", "NOT_POP_CK": "v"},
+        {"NOT_POP_CK": "v"},
+    ]
+
+
 def test_words_in_bodies_of_a_batch_ask_for_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only properties are searched for what is not served; a batch without such is not examined further."""
-    monkeypatch.delattr(send, "_refuse_unusual")
+    monkeypatch.delattr(send, "refuse_unusual")
     body = encode_batch(
         [BatchItem(0, b"DELAY\x013\x02TIMER_ TRAN_MSG", b"K\x01v\x02"), BatchItem(0, b"y", b"")]
     )

@@ -16,6 +16,8 @@ from brokerset_broker.services import transaction_checks
 from brokerset_broker.services.transaction_loading import TransactionLoading
 from brokerset_broker.store.errors import PutStatus, StoreRefused
 from brokerset_formats.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
+from brokerset_formats.properties import decode_properties
+from brokerset_formats.records import decode_record
 from brokerset_rig.transaction_bench import COMMIT, ROLLBACK, FakePeer, TransactionBench
 from brokerset_rig.waiting import until
 
@@ -64,6 +66,23 @@ async def test_each_pass_asks_about_what_is_open_and_another_producer_each_time(
     assert bench.bodies() == [b"B", b"A"]
 
 
+async def test_a_check_counts_only_if_a_producer_is_there(bench: TransactionBench) -> None:
+    """While none is, a half is not stored again nor given up; its first producer is asked the first time."""
+    bench.lead()
+    bench.half("A")
+    for _ in range(9):
+        await make_pass(bench)
+    assert bench.bodies(HALF_TOPIC) == [b"A"]
+    assert open_halves(bench) == [0]
+
+    peer = register(bench, FakePeer())
+    await make_pass(bench)
+
+    assert bench.checks.given_up == 0
+    [asked] = peer.asked
+    assert decode_properties(decode_record(asked.body).properties)["TRANSACTION_CHECK_TIMES"] == "1"
+
+
 async def test_a_producer_that_does_not_read_is_asked_nothing_more(
     bench: TransactionBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,8 +102,26 @@ async def test_a_producer_that_does_not_read_is_asked_nothing_more(
     assert len(warnings) == 1  # not one for each of them
 
 
+async def test_who_may_not_see_a_message_is_not_asked(bench: TransactionBench) -> None:
+    """While only such a producer is connected, a half is neither asked about nor counted."""
+    bench.lead()
+    stranger = register(bench, FakePeer())
+    bench.checks._may_ask = lambda channel, topic: topic == "t" and channel is not stranger
+    bench.half("A")
+    await make_pass(bench)
+    assert not stranger.asked
+    assert bench.bodies(HALF_TOPIC) == [b"A"]
+    peer = register(bench, FakePeer())
+    for _ in range(3):
+        await make_pass(bench)
+    assert not stranger.asked
+    assert len(peer.asked) == 3
+    assert bench.checks.given_up == 0
+
+
 async def test_what_is_given_up_is_put_aside_and_counted(bench: TransactionBench) -> None:
     bench.lead()
+    register(bench, FakePeer())
     bench.half("A")
     for _ in range(4):
         await make_pass(bench)
@@ -101,6 +138,7 @@ async def test_many_that_are_given_up_do_not_fill_the_log(
     monkeypatch.setattr(transaction_checks, "LOGGED_MAX", 2)
     bench.live.current = replace(bench.live.current, transaction_check_max=1)
     bench.lead()
+    register(bench, FakePeer())
     for number in range(7):
         bench.half(f"K{number}")
     await make_pass(bench)

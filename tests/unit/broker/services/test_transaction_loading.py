@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from brokerset_broker.requests.transaction_log import TransactionLog
 from brokerset_broker.services.transaction_loading import TransactionLoading
@@ -90,6 +91,27 @@ async def test_a_final_record_without_an_op_record_ends_its_transaction(
     assert place.bench.end(half, "A", COMMIT) is DEFERRED
     assert [answer.code for answer in place.bench.peer.answers] == [0]
     assert place.bench.bodies() == [b"A"]
+
+
+async def test_an_op_record_of_older_copies_ends_nothing(place: Place) -> None:
+    """It names them for Java only; from whichever progress a broker reads, the newest copy is open."""
+    place.bench.lead()
+    place.bench.producers.register("pg", place.bench.peer, "client", 0, 0)
+    half = place.bench.half("A")
+    for _ in range(2):
+        place.bench.clock.advance(7_000)
+        await place.bench.checks._pass()
+        await turn()
+    assert place.bench.bodies(OP_HALF_TOPIC) == [b"0,,", b"1,,"]
+
+    for progress in ((0, 0), (1, 0), (2, 2)):
+        assert list(place.restart(*progress).resolved.open_halves()) == [2]
+    place.bench.end(half, "A", COMMIT)
+    await turn()
+
+    assert place.bench.bodies() == [b"A"]
+    for progress in ((0, 0), (2, 2)):
+        assert list(place.restart(*progress).resolved.open_halves()) == []
 
 
 async def test_a_message_with_the_bits_of_a_commit_ends_no_transaction_of_others(place: Place) -> None:
@@ -268,6 +290,25 @@ async def test_final_records_are_found_in_every_file_of_the_log(
     assert loading.resolved.ops_to_write() == (1, 3)
     assert list(loading.resolved.open_halves()) == [0, 2]
     bench.close()
+
+
+@pytest.mark.parametrize("begin", [b"\0\0\0\0", b"\0\0\0\1", b"\0\0\1\0????"], ids=["none", "short", "magic"])
+async def test_a_damaged_log_is_not_passed_over_silently(place: Place, begin: bytes) -> None:
+    """Behind the damage are perhaps final records, whose transactions are taken for open: that is logged."""
+    bench = place.bench
+    bench.lead()
+    bench.half("A")
+    damaged = bench.log.append(bench.message("t", b"x", {"UNIQ_KEY": "x"}))
+    bench.half("B")
+    await turn()
+    bench.store.log.files.files[0].write(damaged.offset, begin)
+    bench.log.stop()
+
+    with capture_logs() as logged:
+        loading = bench.lead()
+
+    assert list(loading.resolved.open_halves()) == [0, 1]
+    assert [each["offset"] for each in logged if each["log_level"] == "error"] == [damaged.offset]
 
 
 async def test_a_damaged_message_does_not_keep_transactions_from_being_served(

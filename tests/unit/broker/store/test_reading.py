@@ -50,6 +50,28 @@ def test_messages_come_in_order(stores: Stores) -> None:
     assert (result.min_queue_offset, result.max_queue_offset, queue_offset) == (0, 25, 25)
 
 
+def test_what_is_not_unread_has_nothing_to_get(stores: Stores) -> None:
+    """`unread` passes over places only where `get` finds nothing and stays; what it counts is there."""
+    store = stores.open()
+    fill(stores, store)
+    places = [(queue_id, offset) for queue_id in (0, 1, 2) for offset in range(28)]
+
+    unread = dict(
+        zip(places, ([left for _, left in store.unread("T", [place])] for place in places), strict=True)
+    )
+
+    for (queue_id, offset), left in unread.items():
+        result = store.get("T", queue_id, offset, 100, 1 << 20)
+        if not left:
+            found = result.message_count, result.next_queue_offset, result.max_queue_offset
+            assert found == (0, offset, offset)
+        elif left != [0]:
+            assert left == [result.max_queue_offset - offset]
+            assert result.status is GetStatus.FOUND
+    assert unread[0, 3] == [22]
+    assert store.unread("T", [(1, 25), (0, None), (1, 24)]) == [(0, None), (1, 1)]
+
+
 def test_a_consumer_has_units_read_ahead_once_in_a_while_and_none_behind_the_end(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from brokerset_broker.transactions.check_pass import (
     Answer,
     Append,
+    CanAsk,
     CheckLimits,
     GivenUp,
     NoHalf,
@@ -50,6 +51,7 @@ class Store:
     steps: list[object] = field(default_factory=list)
     resolved: Resolved = field(default_factory=Resolved)
     ops: int = 0
+    connected: bool = True
     refuse: Callable[[Message], NotAppended | None] = taken
     while_read: Callable[[int], None] = lambda _queue_offset: None
 
@@ -119,7 +121,7 @@ class Store:
                     (each for each in self.halves if each > queue_offset), default=queue_offset + 1
                 )
                 return self.halves.get(queue_offset) or NoHalf(following, "gone")
-            case Append(message):
+            case Append(message=message):
                 if (refusal := self.refuse(message)) is not None:
                     return refusal
                 if message.topic == HALF_TOPIC:
@@ -127,6 +129,8 @@ class Store:
                     return Place(copy.queue_offset, copy.offset, copy.store_timestamp)
                 self.given_up.append(message)
                 return Place(len(self.given_up), 0, now)
+            case CanAsk():
+                return self.connected
             case SendCheck(half):
                 self.checks.append(half)
             case GivenUp():
@@ -216,15 +220,64 @@ def test_young_halves_are_left_alone(store: Store, age: int, asked: bool) -> Non
 def test_immune_halves_are_copied_without_counting_a_check(store: Store) -> None:
     """Java counts it (issue 8311)."""
     store.half(CHECK_IMMUNITY_TIME_IN_SECONDS="300", TRANSACTION_CHECK_TIMES="2")
+    limits = CheckLimits(stay_ms=0)
 
-    store.check()
-    store.check(now=NOW + 30_000)
+    store.check(limits)
+    store.check(limits, NOW + 30_000)
+    assert {step.supersedes for step in store.steps if isinstance(step, Append)} == {None}
 
     assert store.checks == []
     assert [check_times(half) for half in store.halves.values()] == ["2", "2", "2"]
     assert decode_properties(store.halves[2].properties)["TRAN_PREPARED_QUEUE_OFFSET"] == "0"
     store.check(now=NOW + 300_000)
     assert [check_times(half) for half in store.checks] == ["3"]
+
+
+@pytest.mark.parametrize("immune", [False, True])
+def test_a_half_of_which_nobody_is_asked_stays_at_its_place(store: Store, immune: bool) -> None:
+    """However many passes come, until it has been there for long; then it is moved, and not counted."""
+    properties = {"CHECK_IMMUNITY_TIME_IN_SECONDS": "3000"} if immune else {}
+    store.half(**properties)  # type: ignore[arg-type]  # no property has the name of a parameter
+    store.connected = immune
+    limits = CheckLimits(check_max=3)
+    for number in range(9):
+        store.check(limits, NOW + 60_000 * number)
+    assert (len(store.halves), store.progress) == (1, 0)
+
+    store.check(limits, LONG_AGO + limits.stay_ms)
+    assert (len(store.halves), store.progress) == (2, 1)
+    assert [check_times(half) for half in store.halves.values()] == [None, None]
+    assert not store.checks
+
+
+def test_a_half_of_which_nobody_is_asked_is_moved_behind_many_others(store: Store) -> None:
+    """Else nothing behind it could be forgotten."""
+    store.half()
+    store.connected = False
+    limits = CheckLimits(stay_halves_max=3)
+    for _ in range(3):
+        store.commit(store.half())
+
+    store.check(limits)
+
+    assert (len(store.halves), store.progress) == (5, 4)
+    assert check_times(store.halves[4]) is None
+
+
+@pytest.mark.parametrize("ahead", [0, 10**11])
+def test_a_half_without_a_producer_is_given_up_in_the_end(store: Store, ahead: int) -> None:
+    """When it is older than the log is kept; by a clock that is years ahead, when it was moved too often."""
+    store.half(born=NOW + ahead)
+    store.connected = False
+    limits = CheckLimits(reserved_ms=3_600_000, stay_ms=600_000)
+    hour = 0
+    while not store.given_up and hour < 24:
+        hour += 1
+        store.check(limits, NOW + 3_600_000 * hour)
+
+    assert hour == (limits.check_max + 1 if ahead else 2)
+    assert not store.checks
+    assert len(store.given_up) == 1
 
 
 def test_an_immunity_ends_though_the_producer_is_ahead_by_years(store: Store) -> None:
@@ -350,7 +403,8 @@ def test_an_interrupted_pass_is_not_repeated(store: Store) -> None:
     store.half()
     steps = check_pass(store.resolved, LIMITS, started_ms=NOW)
     assert isinstance(next(steps), ReadHalf)
-    step = steps.send(store.halves[0])
+    assert isinstance(steps.send(store.halves[0]), CanAsk)
+    step = steps.send(True)
     assert isinstance(step, Append)
     store.store_half(step.message, NOW)
     steps.close()

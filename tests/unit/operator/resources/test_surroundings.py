@@ -18,6 +18,7 @@ from brokerset_operator.resources.alerts import (
 )
 from brokerset_operator.resources.message_alerts import MESSAGE_ALERTS
 from brokerset_operator.resources.ordered_alerts import ORDERED_BROKER_ALERTS, ORDERED_CONTROLLER_ALERTS
+from brokerset_operator.resources.pop_alerts import POP_ALERTS
 
 
 def test_pods_have_names_before_they_are_ready() -> None:
@@ -165,6 +166,7 @@ def test_every_alert_looks_at_one_set_and_has_a_runbook() -> None:
         *ORDERED_CONTROLLER_ALERTS,
         *BROKER_ALERTS,
         *MESSAGE_ALERTS,
+        *POP_ALERTS,
         *ORDERED_BROKER_ALERTS,
         *DLEDGER_ALERTS,
         *SET_ALERTS,

@@ -20,8 +20,9 @@ from tests.unit.operator.store_jobs.worlds import (
 from brokerset_operator.model.actions import ApplyObject, DeleteObject
 from brokerset_operator.model.observed import Meta
 from brokerset_operator.store_jobs import labels, reasons
-from brokerset_operator.store_jobs.audit_plan import GIVEN_UP_SECONDS, LATE_SECONDS, plan_audit
+from brokerset_operator.store_jobs.audit_plan import plan_audit
 from brokerset_operator.store_jobs.observed import AuditedSet
+from brokerset_operator.store_jobs.runs import GIVEN_UP_SECONDS, LATE_SECONDS
 from brokerset_spec.store_audit_manifest import read_store_audit
 
 DAY = 86_400.0

@@ -9,8 +9,8 @@ from typing import Any
 from tests.unit.operator.store_jobs.worlds import NIGHT, AuditWorld, error, replica, summary
 
 from brokerset_operator.store_jobs import labels, reasons
-from brokerset_operator.store_jobs.audit_plan import GIVEN_UP_SECONDS
 from brokerset_operator.store_jobs.observed import AuditedSet
+from brokerset_operator.store_jobs.runs import GIVEN_UP_SECONDS
 
 RUN = int(NIGHT // 60)
 LIST = [[0, 16_777_216]]

@@ -11,7 +11,9 @@ import yaml
 from tests.unit.operator.store_jobs.worlds import (
     NIGHT,
     AuditWorld,
+    ExportWorld,
     audit_manifest,
+    export_manifest,
     migration_manifest,
     observed_migration,
 )
@@ -22,6 +24,7 @@ from brokerset_operator.store_jobs import labels
 from brokerset_operator.store_jobs.job_objects import GRACE_SECONDS, TTL_SECONDS
 from brokerset_operator.store_jobs.migration_plan import plan_migration
 from brokerset_spec.store_audit_manifest import read_store_audit
+from brokerset_spec.store_export_manifest import read_store_export
 from brokerset_spec.store_migration_manifest import read_store_migration
 
 FOLDER = Path(__file__).parent / "golden"
@@ -49,6 +52,14 @@ def audit_objects(**spec: Any) -> list[dict[str, Any]]:
     ]
 
 
+def export_objects(**spec: Any) -> list[dict[str, Any]]:
+    """Everything that a run makes, in its order."""
+    manifest = read_store_export(export_manifest(**spec))
+    world = ExportWorld(manifest=manifest, spark_role="ClusterRole/system:driver")
+    world.begin()
+    return world.made
+
+
 def migration_objects(**spec: Any) -> list[dict[str, Any]]:
     """What the first round of the copy makes."""
     observed = observed_migration(
@@ -62,6 +73,7 @@ def migration_objects(**spec: Any) -> list[dict[str, Any]]:
 OBJECTS = {
     "audit": lambda: audit_objects(**FULL),
     "migration": lambda: migration_objects(engine="spark", executors={"instances": 2}),
+    "export": lambda: export_objects(executors={"instances": 2}),
 }
 
 
@@ -82,7 +94,9 @@ def pods(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [each["spec"]["template"]["spec"] for each in objects if each["kind"] == "Job"]
 
 
-@pytest.mark.parametrize("make", [audit_objects, migration_objects], ids=["audit", "migration"])
+@pytest.mark.parametrize(
+    "make", [audit_objects, migration_objects, export_objects], ids=["audit", "migration", "export"]
+)
 def test_pods_of_jobs_satisfy_the_restricted_standard_and_have_no_token(make: Any) -> None:
     """The brokers' user, nothing from the host, nothing of the API."""
     found = pods(make())

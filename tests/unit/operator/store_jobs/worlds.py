@@ -1,4 +1,4 @@
-"""A StoreAudit and a StoreMigration as plans see them, and Jobs in every state."""
+"""A StoreAudit, a StoreMigration and a StoreExport as plans see them, and Jobs in every state."""
 
 from __future__ import annotations
 
@@ -12,10 +12,19 @@ from brokerset_operator.model.actions import ApplyObject, DeleteObject, EmitEven
 from brokerset_operator.model.observed import Meta
 from brokerset_operator.store_jobs import labels
 from brokerset_operator.store_jobs.audit_plan import AuditPlan, plan_audit
+from brokerset_operator.store_jobs.export_plan import plan_export
 from brokerset_operator.store_jobs.migration_plan import plan_migration
-from brokerset_operator.store_jobs.observed import AuditedSet, ObservedAudit, ObservedMigration, Replica
+from brokerset_operator.store_jobs.observed import (
+    AuditedSet,
+    ExportedSet,
+    ObservedAudit,
+    ObservedExport,
+    ObservedMigration,
+    Replica,
+)
 from brokerset_operator.store_jobs.sequence import JobPlan
 from brokerset_spec.store_audit_manifest import read_store_audit
+from brokerset_spec.store_export_manifest import read_store_export
 from brokerset_spec.store_migration_manifest import read_store_migration
 
 CREATED = datetime(2026, 3, 2, 12, 0, tzinfo=UTC).timestamp()
@@ -105,6 +114,42 @@ def observed_migration(**more: Any) -> ObservedMigration:
         "now": CREATED,
     }
     return ObservedMigration(**{**given, **more})
+
+
+def export_manifest(**spec: Any) -> dict[str, Any]:
+    """A StoreExport of a topic of the set `orders`, each night at three."""
+    return {
+        "apiVersion": "brokerset.io/v1alpha1",
+        "kind": "StoreExport",
+        "metadata": {"name": "lake"},
+        "spec": {
+            "brokerSetRef": {"name": "orders"},
+            "topics": ["payments"],
+            "target": {"url": "s3://lake/orders", "credentials": {"secretName": "lake-keys"}},
+            "schedule": "0 3 * * *",
+            **spec,
+        },
+    }
+
+
+def observed_export(**more: Any) -> ObservedExport:
+    """The StoreExport `lake` before its first run."""
+    given: dict[str, Any] = {
+        "meta": Meta(name="lake", namespace="shop", uid=UID, generation=1),
+        "manifest": read_store_export(export_manifest()),
+        "created": CREATED,
+        "exported": ExportedSet(name="orders", name_servers="orders-namesrv.shop.svc:9876"),
+        "image": "brokerset-spark:1",
+        "now": CREATED + 60,
+    }
+    return ObservedExport(**{**given, **more})
+
+
+def export_summary(*findings: Mapping[str, Any], rows: int = 100, lag: int = 0, gaps: int = 0) -> str:
+    """What an export says at its end."""
+    found = json.loads(summary(*findings))
+    counters = {"export.rows": rows, "export.bytes": rows * 10, "export.files": 1, "export.lag": lag}
+    return json.dumps({**found, "job": "lake", "counters": {**counters, "export.gaps": gaps}})
 
 
 def summary(*findings: Mapping[str, Any], clean: bool | None = None, read: int = 1000) -> str:
@@ -300,4 +345,38 @@ class AuditWorld(JobWorld):
             }:
                 self.finish(name, summary(*findings), code=int(bool(findings)))
         plan: AuditPlan = self.reconcile()
+        return plan
+
+
+class ExportWorld(JobWorld):
+    """A StoreExport."""
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__()
+        self.observed: ObservedExport = observed_export(**more)
+
+    def decide(self) -> JobPlan:
+        """Its plan."""
+        return plan_export(self.observed)
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """What was written last."""
+        return dict(self.observed.status)
+
+    @property
+    def job(self) -> str:
+        """The newest Job that is there."""
+        return max(self.observed.jobs)
+
+    def begin(self, now: float = NIGHT) -> str:
+        """Go on until the Job of a run is there; returns its name."""
+        self.reconcile(now=now)
+        self.reconcile()
+        return self.job
+
+    def run(self, said: str, *, now: float = NIGHT, code: int = 0) -> JobPlan:
+        """A whole run that says this."""
+        self.finish(self.begin(now), said, code=code)
+        plan: JobPlan = self.reconcile(now=now + 30)
         return plan

@@ -257,7 +257,7 @@ class ExpiringRunner(LocalRunner):
         super().__init__()
         self._file = file
 
-    def run(self, task: str, rows: Sequence[Row]) -> Iterator[Result]:
+    def run(self, task: str, rows: Sequence[Row], reducer: str = "") -> Iterator[Result]:
         self._file.unlink(missing_ok=True)
         yield from super().run(task, rows)
 

@@ -128,9 +128,15 @@ def test_a_job_that_cannot_be_loaded_is_a_failed_job(job: str, tmp_path: Path) -
         folder = tmp_path if broken == "click" else tmp_path / "only-numpy"
         folder.mkdir(exist_ok=True)
         (folder / "numpy.py").write_text("raise ImportError('numpy is broken')")
-        more = {"migrate": [str(tmp_path / "x"), "--to", "controller"], "export": ["x"]}.get(job, [])
+        store = str(tmp_path)
+        arguments = {
+            "migrate": [store, str(tmp_path / "x"), "--to", "controller"],
+            "export": [store, "x"],
+            "archive": [store, "x"],
+            "lake": ["--name-servers", "127.0.0.1:1", "--target", store, "--topic", "orders"],
+        }.get(job, [store])
         done = subprocess.run(
-            [sys.executable, "-m", "brokerset_spark", job, str(tmp_path), *more],
+            [sys.executable, "-m", "brokerset_spark", job, *arguments],
             env={**os.environ, "PYTHONPATH": str(folder)},
             capture_output=True,
             text=True,

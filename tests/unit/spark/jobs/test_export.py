@@ -650,7 +650,7 @@ def test_tasks_that_fail_and_are_repeated_leave_nothing(
     class Retrying:
         """Repeats tasks, as Spark does."""
 
-        def run(self, task: str, rows: Sequence[Row]) -> Iterator[Result]:
+        def run(self, task: str, rows: Sequence[Row], reducer: str = "") -> Iterator[Result]:
             for row in rows:
                 try:
                     results = list(writing.write_range(row))

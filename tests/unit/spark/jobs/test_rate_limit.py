@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -131,3 +132,18 @@ def test_the_rate_is_that_of_all_workers_together() -> None:
 
     assert limited.rate == 250_000
     assert unlimited.rate == 0
+
+
+def test_without_workers_spark_has_the_cores_of_the_cluster() -> None:
+    """Unless there is a rate, which is divided among as many tasks as run at once."""
+    shared: dict[str, Any] = {
+        "engine": "spark", "master": None, "report": None, "findings": None, "summary": None,
+        "as_json": False,
+    }  # fmt: skip
+
+    def at_once(**given: Any) -> int:
+        return JobOptions(workers=4, **given, **shared).tasks_at_once
+
+    assert at_once(all_cores=True, max_bytes_per_second=0) == 0
+    assert at_once(all_cores=True, max_bytes_per_second=100) == 4
+    assert at_once(all_cores=False, max_bytes_per_second=0) == 4

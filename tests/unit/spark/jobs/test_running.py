@@ -29,9 +29,26 @@ def die(row):
 
 def hang(row):
     import time
-    print(os.getpid(), flush=True)
+    os.write(1, f"{os.getpid()}\\n".encode())  # of two workers, a line each
     time.sleep(600)
     yield
+
+def keyed(row):
+    import time
+    if row["number"] == 0:
+        time.sleep(0.3)
+    yield Result({"seen": row["number"]})
+    yield Result({"number": row["number"]}, key="k")
+
+class Order:
+    def __init__(self):
+        self.numbers = []
+
+    def take(self, row):
+        self.numbers.append(row["number"])
+
+    def finish(self):
+        yield Result({"order": self.numbers})
 
 def fail(row):
     raise OSError(f"row {row['number']} cannot be read")
@@ -72,6 +89,18 @@ def test_workers_do_every_row_once_and_stay(tasks: str) -> None:
     processes = {each.row["process"] for each in (*first, *second)}
     assert os.getpid() not in processes
     assert len(processes) <= 2
+
+
+def test_a_reducer_gets_rows_in_the_order_of_the_step(tasks: str) -> None:
+    """Also those of a task that takes longer than the ones behind it; other results do not wait for it."""
+    runner = LocalRunner(2)
+    try:
+        found = list(runner.run(f"{tasks}:keyed", [{"number": n} for n in range(9)], f"{tasks}:Order"))
+    finally:
+        runner.close()
+
+    assert found[-1].row == {"order": list(range(9))}
+    assert sorted(each.row["seen"] for each in found[:-1]) == list(range(9))
 
 
 def test_what_a_task_raises_reaches_the_caller(tasks: str) -> None:

@@ -25,6 +25,13 @@ Caused by: java.lang.OutOfMemoryError: Java heap space
 \t... 21 more
 """
 
+DELTA = """the tables cannot be opened: Generic S3 error
+          \x1b[31m↳\x1b[0m Error performing GET http://127.0.0.1:1/lake in 1.7s, after 10 retries, max_retries
+           \x1b[31m↳\x1b[0m 10, retry_timeout
+            \x1b[31m↳\x1b[0m tcp connect error
+             \x1b[31m↳\x1b[0m Connection refused (os error 111)
+"""
+
 
 def run(
     log: Path, arguments: Sequence[str], **environment: str
@@ -51,6 +58,20 @@ def test_a_job_that_fails_says_what_happened_where_and_what_to_do(tmp_path: Path
     assert said.startswith(f"audit map of {store} failed: ")
     assert "What to do: " in said
     assert "\n" not in said
+
+
+def test_keys_that_a_storage_repeats_are_in_no_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S3 answers a wrong key with the key; conditions and Events are read by more people than Secrets are."""
+    log = tmp_path / "log"
+    monkeypatch.setenv(termination.TERMINATION_LOG, str(log))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIA-17")
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "")
+
+    termination.leave("403: <AWSAccessKeyId>AKIA-17</AWSAccessKeyId>")
+
+    assert log.read_text() == "403: <AWSAccessKeyId>***</AWSAccessKeyId>"
 
 
 def test_wrong_options_are_told_as_failures_are(tmp_path: Path) -> None:
@@ -125,6 +146,7 @@ def test_a_job_that_is_ended_leaves_that_before_it_lets_go_of_its_workers(tmp_pa
             "org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed 4"
             " times; caused by java.lang.OutOfMemoryError: Java heap space",
         ),
+        (DELTA, "the tables cannot be opened: Generic S3 error; caused by Connection refused (os error 111)"),
         ("\n\n", ""),
     ],
 )

@@ -106,3 +106,20 @@ def test_nobody_is_kept_from_opening_a_store_that_is_verified(
     monkeypatch.setattr("fcntl.lockf", lambda *_: pytest.fail("the lock was taken"))
 
     assert not find_target(LocalFolder(tmp_path), VerifyOptions()).live
+
+
+def test_a_long_log_has_long_ranges(
+    store: tuple[GroupNews, list[Place]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up to whole files: the driver keeps a range for each task, and starts each."""
+    folder, places = store
+    folder.confirmed = places[-1].offset
+    options = VerifyOptions(range_bytes=64)
+    many = len(find_target(folder, options).scan_rows([]))
+
+    monkeypatch.setattr("brokerset_spark.jobs.verify.plan.RANGES_MAX", 8)
+    rows = find_target(folder, options).scan_rows([])
+
+    assert many > 4 * len(rows)
+    assert len(rows) <= 8 + len({row["path"] for row in rows})
+    assert rows.bytes == sum(row["end"] - row["start"] for row in rows) == folder.confirmed

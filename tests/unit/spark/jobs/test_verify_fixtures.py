@@ -28,17 +28,14 @@ def unpack(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 @pytest.mark.parametrize(("name", "store"), STORES)
-@pytest.mark.parametrize("kernels", ["pure", None])
-def test_stores_of_java_are_clean(
-    unpack: Callable[[str], Path], name: str, store: str, kernels: str | None
-) -> None:
+def test_stores_of_java_are_clean(unpack: Callable[[str], Path], name: str, store: str) -> None:
     """Every unit that is there has its record and the other way round, in ranges of any size; nothing is
     found."""
     root = str(unpack(name) / store / "store")
     units = sum(MANIFEST[name]["stores"][store]["consumequeueUnits"].values())
 
     for range_bytes in (1 << 27, 100_000):
-        report = verify(LocalRunner(), root, VerifyOptions(kernels=kernels, range_bytes=range_bytes))
+        report = verify(LocalRunner(), root, VerifyOptions(range_bytes=range_bytes))
 
         assert [(each.code, each.text) for each in report.findings] == []
         assert report.counters["records"] == report.counters["queue.units"] == units

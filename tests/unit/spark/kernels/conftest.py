@@ -1,14 +1,13 @@
-"""Both modules of kernels, one after the other."""
+"""Both kinds of kernels, one after the other."""
 
 from __future__ import annotations
 
 import pytest
 
-from brokerset_spark.kernels import Kernels, chosen
+from brokerset_rig.both_kernels import COMPILED, PURE, EitherKernels
 
 
-@pytest.fixture(params=["pure", "compiled"])
-def kernels(request: pytest.FixtureRequest) -> Kernels:
-    if request.param == "compiled":
-        pytest.importorskip("numba")
-    return chosen(request.param)
+@pytest.fixture(params=[PURE, COMPILED], ids=["pure", "compiled"])
+def kernels(request: pytest.FixtureRequest) -> EitherKernels:
+    found: EitherKernels = request.param
+    return found

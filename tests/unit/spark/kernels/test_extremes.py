@@ -9,7 +9,8 @@ import pytest
 
 from brokerset_formats.hosts import Host
 from brokerset_formats.records import MAGIC_V1, MAGIC_V2, Record, encode_record
-from brokerset_spark.kernels import Kernels, Stop
+from brokerset_rig.both_kernels import EitherKernels
+from brokerset_spark.kernels import Stop
 
 EXTREMES = [
     -(2**31),
@@ -66,7 +67,7 @@ def ledger(magic: int, count: int = 3) -> bytes:
 @pytest.mark.parametrize("final", [False, True])
 @pytest.mark.parametrize("magic", [MAGIC_V1, MAGIC_V2])
 @pytest.mark.parametrize("v6", [False, True])
-def test_sizes_of_records(kernels: Kernels, magic: int, v6: bool, final: bool) -> None:
+def test_sizes_of_records(kernels: EitherKernels, magic: int, v6: bool, final: bool) -> None:
     """Any value in any 4 bytes of the last record ends the walk there, or leaves a record of its size."""
     whole = log(magic, v6=v6)
     first = kernels.walk(np.frombuffer(whole, np.uint8), 0, len(whole), 0, final=True, crc=False)
@@ -87,7 +88,7 @@ def test_sizes_of_records(kernels: Kernels, magic: int, v6: bool, final: bool) -
 
 
 @pytest.mark.parametrize("magic", [MAGIC_V1, MAGIC_V2])
-def test_sizes_of_entries(kernels: Kernels, magic: int) -> None:
+def test_sizes_of_entries(kernels: EitherKernels, magic: int) -> None:
     """The same of entries."""
     whole = ledger(magic)
     first = kernels.walk_entries(
@@ -112,7 +113,7 @@ def test_sizes_of_entries(kernels: Kernels, magic: int) -> None:
                 assert found.stop is Stop.BLANK if blank else found.stop not in (Stop.RANGE_END, Stop.BLANK)
 
 
-def test_smallest_records(kernels: Kernels) -> None:
+def test_smallest_records(kernels: EitherKernels) -> None:
     """A record without body, topic and properties is one; a byte less is none, wherever the buffer ends."""
     for magic, size in SIZES_V4.items():
         whole = log(magic, 1)
@@ -126,7 +127,7 @@ def test_smallest_records(kernels: Kernels) -> None:
                 kernels.heads(data[:end], np.array([0], np.int64))
 
 
-def test_a_record_that_begins_before_the_buffer_is_refused(kernels: Kernels) -> None:
+def test_a_record_that_begins_before_the_buffer_is_refused(kernels: EitherKernels) -> None:
     """Also if only bytes that no head is read from lie outside."""
     data = np.frombuffer(log(MAGIC_V1, 1), np.uint8)[1:].copy()
 
@@ -134,7 +135,7 @@ def test_a_record_that_begins_before_the_buffer_is_refused(kernels: Kernels) -> 
         kernels.heads(data, np.array([-1], np.int64))
 
 
-def test_offsets_beyond_64_bits(kernels: Kernels) -> None:
+def test_offsets_beyond_64_bits(kernels: EitherKernels) -> None:
     """A file may have any 20 digits as its name; no record belongs there."""
     data = np.frombuffer(log(MAGIC_V1), np.uint8)
     for base in (2**63 - len(data) // 2, 2**63, 2**64, 10**20 - 1):

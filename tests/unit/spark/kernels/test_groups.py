@@ -7,11 +7,11 @@ import pytest
 
 from brokerset_formats.hosts import Host
 from brokerset_formats.records import Record, encode_record, magic_for
-from brokerset_spark.kernels import GROUP_SUMS, Kernels, Texts, chosen
+from brokerset_rig.both_kernels import COMPILED, PURE, EitherKernels
+from brokerset_spark.kernels import GROUP_SUMS, Texts
 from brokerset_spark.kernels.contract import Bytes, Heads, Int32s, Int64s
 
-pytest.importorskip("brokerset_spark.kernels.compiled")
-pure, compiled = chosen("pure"), chosen("compiled")
+pure, compiled = PURE, COMPILED
 
 HOSTS = (Host.from_text("10.1.2.3", 10911), Host.from_text("fe80::1", 10911))
 
@@ -86,7 +86,7 @@ def test_records_with_a_crc_over_them_are_found(seed: int) -> None:
 
 
 @pytest.mark.parametrize(("start", "size"), [(-1, 100), (0, -5), (0, 10**6), (2**40, 100), (0, 20)])
-def test_no_kernel_leaves_its_buffers(kernels: Kernels, start: int, size: int) -> None:
+def test_no_kernel_leaves_its_buffers(kernels: EitherKernels, start: int, size: int) -> None:
     """Positions and sizes that cannot be are refused."""
     data, out = np.zeros(1_000, np.uint8), np.zeros(1_000, np.uint8)
     starts, sizes = np.array([start], np.int64), np.array([size], np.int32)
@@ -105,7 +105,8 @@ def test_groups_and_sums_are_the_same() -> None:
     """Over several chunks, with more queues and longer names than there is room for at first."""
     topics = [f"topic-{number}" * (1 + number % 9) for number in range(150)]
     one, other = pure.new_groups(), compiled.new_groups()
-    sums = {kernels: np.zeros((1_000, GROUP_SUMS), np.int64) for kernels in ("pure", "compiled")}
+    sums = [np.zeros((1_000, GROUP_SUMS), np.int64) for _ in range(2)]
+    both: list[EitherKernels] = [pure, compiled]
     for seed in range(4):
         given = Given(300, topics[: 40 * (seed + 1)], seed)
         heads, wanted = given.heads, np.arange(300) % 3 != 0
@@ -119,15 +120,15 @@ def test_groups_and_sums_are_the_same() -> None:
         for groups in (one, other):
             found = [groups.group(each) for each in numbers.tolist()]
             assert found == list(zip(names, heads.queue_id.tolist(), strict=True))
-        for kernels in (pure, compiled):
-            assert kernels.sum_groups(numbers, wanted, given.sizes, heads, sums[kernels.NAME]) == 200
+        for kernels, into in zip(both, sums, strict=True):
+            assert kernels.sum_groups(numbers, wanted, given.sizes, heads, into) == 200
 
     assert len(one) == len(other) > 300
-    assert sums["pure"].tolist() == sums["compiled"].tolist()
-    assert sums["pure"][:, 0].sum() == 800
+    assert sums[0].tolist() == sums[1].tolist()
+    assert sums[0][:, 0].sum() == 800
 
 
-def test_a_name_outside_of_the_data_is_refused(kernels: Kernels) -> None:
+def test_a_name_outside_of_the_data_is_refused(kernels: EitherKernels) -> None:
     """Instead of bytes of another process's life."""
     data, queues = np.zeros(3, np.uint8), np.zeros(3, np.int32)
     for topic, size in ((-1, 1), (len(data), 1), (0, 2**31 - 1)):

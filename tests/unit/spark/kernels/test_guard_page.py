@@ -5,17 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
-
-pytest.importorskip("numba")
-
 SCRIPT = """
 import ctypes, mmap
 import numpy as np
 from brokerset_formats.dledger import LedgerEntry
-from brokerset_spark.kernels import Texts, chosen, self_check
-
-pure, compiled = chosen("pure"), chosen("compiled")
+from brokerset_rig.example_log import BASE, example_log
+from brokerset_rig.both_kernels import COMPILED as compiled, PURE as pure
+from brokerset_spark.kernels import Texts
 
 PAGE = mmap.PAGESIZE
 region = mmap.mmap(-1, 9 * PAGE)
@@ -29,8 +25,8 @@ def at_the_end(data):
     found[:] = data
     return found
 
-log = self_check.example_log()
-starts = pure.walk(log, 0, len(log), self_check.BASE, final=True, crc=True)
+log = example_log()
+starts = pure.walk(log, 0, len(log), BASE, final=True, crc=True)
 size = len(log) + 48 * 20
 entries, positions = np.zeros(size, np.uint8), starts.starts + np.arange(20) * 48
 pure.to_entries(log, starts.starts, starts.sizes, entries, positions, 0, first_index=0, term=1)
@@ -38,7 +34,7 @@ noise = np.full(400, 0xDA, np.uint8)
 for whole in (log[:700], entries[:900], noise):
     for count in range(len(whole) + 1):
         data = at_the_end(whole[:count])
-        for base in (0, self_check.BASE):
+        for base in (0, BASE):
             found = compiled.walk(data, 0, count, base, final=False, crc=True)
             compiled.walk_entries(data, 0, count, base, index=-1, final=False, crc=True)
             compiled.resync(data, 0, count, base)

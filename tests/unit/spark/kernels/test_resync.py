@@ -10,7 +10,7 @@ import pytest
 from brokerset_formats.dledger import ENTRY_HEAD_SIZE, LedgerEntry
 from brokerset_formats.hosts import Host
 from brokerset_formats.records import MAGIC_V1, MAGIC_V2, Record, encode_record
-from brokerset_spark.kernels import Kernels
+from brokerset_rig.both_kernels import EitherKernels
 
 BASE = 1 << 20
 
@@ -50,7 +50,7 @@ def ledger(count: int = 24) -> tuple[bytes, list[int]]:
 
 
 @pytest.mark.parametrize("behind", [b"", bytes(200), b"\0\0\1\0\xcb\xd4\x31\x94filler"])
-def test_every_offset(kernels: Kernels, behind: bytes) -> None:
+def test_every_offset(kernels: EitherKernels, behind: bytes) -> None:
     """From every byte of a log its next record is found, up to the very last, whatever ends the log."""
     raw, starts = log()
     data = np.frombuffer(raw + behind, np.uint8)
@@ -62,7 +62,7 @@ def test_every_offset(kernels: Kernels, behind: bytes) -> None:
 
 
 @pytest.mark.parametrize("behind", [b"", bytes(200), b"\xff\xff\xff\xff\0\0\1\0" + bytes(100)])
-def test_every_offset_of_a_ledger(kernels: Kernels, behind: bytes) -> None:
+def test_every_offset_of_a_ledger(kernels: EitherKernels, behind: bytes) -> None:
     """The same in a DLedger, whose entries without message count as well."""
     raw, starts = ledger()
     data = np.frombuffer(raw + behind, np.uint8)
@@ -76,7 +76,7 @@ def test_every_offset_of_a_ledger(kernels: Kernels, behind: bytes) -> None:
             assert found == -1 or (not behind and -2 - found > len(raw) - 32), position
 
 
-def test_range(kernels: Kernels) -> None:
+def test_range(kernels: EitherKernels) -> None:
     """Records that begin at the end of the range or behind it belong to the next one."""
     raw, starts = log()
     data = np.frombuffer(raw, np.uint8)
@@ -86,7 +86,7 @@ def test_range(kernels: Kernels) -> None:
     assert kernels.resync(data, len(data) + 5, len(data) + 90, BASE) == -1
 
 
-def test_copies_are_no_records(kernels: Kernels) -> None:
+def test_copies_are_no_records(kernels: EitherKernels) -> None:
     """A whole log inside a body is passed over: its records say other offsets."""
     raw, _ = log()
     outer = record(1, BASE, raw)
@@ -97,7 +97,7 @@ def test_copies_are_no_records(kernels: Kernels) -> None:
     assert kernels.resync(np.frombuffer(data, np.uint8), 1, len(data), BASE) == len(outer)
 
 
-def test_damage_behind(kernels: Kernels) -> None:
+def test_damage_behind(kernels: EitherKernels) -> None:
     """What fewer than eight whole records follow before damage is not believed."""
     raw, starts = log()
     damaged = bytearray(raw)
@@ -109,7 +109,7 @@ def test_damage_behind(kernels: Kernels) -> None:
     assert kernels.resync(data, starts[3] + 1, len(data), BASE) == starts[13]
 
 
-def test_data_that_end_too_early(kernels: Kernels) -> None:
+def test_data_that_end_too_early(kernels: EitherKernels) -> None:
     """If the data end inside what may be a record, the answer says where it begins."""
     raw, starts = log()
     for kept in range(8, starts[21] - starts[20]):
@@ -119,7 +119,7 @@ def test_data_that_end_too_early(kernels: Kernels) -> None:
     assert kernels.resync(other, starts[19] + 1, len(other), BASE + 1) == -1
 
 
-def test_entries_that_end_too_early(kernels: Kernels) -> None:
+def test_entries_that_end_too_early(kernels: EitherKernels) -> None:
     """The same for entries."""
     raw, starts = ledger()
     for kept in range(4, starts[21] - starts[20]):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -22,6 +21,7 @@ pytestmark = pytest.mark.long
 FILE_SIZE = 4096
 CHILD = """
 import os, signal, sys
+from brokerset_rig.pure_kernels import use_pure_kernels
 from brokerset_spark.jobs.migrate import MigrateOptions, migrate
 from brokerset_spark.jobs.running import LocalRunner
 
@@ -39,6 +39,7 @@ def watch(event, arguments):
 
 layout = "dledger" if rewrite else "controller"
 options = MigrateOptions(to=layout, rewrite=rewrite, index_slots=16, index_units=64)
+use_pure_kernels()
 sys.addaudithook(watch)
 report = migrate(LocalRunner(), source, target, options)
 print(report.facts["state"], report.facts.get("tasksDoneBefore", 0), seen)
@@ -78,7 +79,6 @@ def child(source: Path, target: Path, way: str, at: int) -> subprocess.Completed
         text=True,
         timeout=60,
         check=False,
-        env={**os.environ, "BROKERSET_KERNELS": "pure"},
     )
 
 
@@ -210,8 +210,8 @@ class Meddling(LocalRunner):
         super().__init__()
         self._meddle = meddle
 
-    def run(self, task, rows):  # type: ignore[no-untyped-def]
-        yield from super().run(task, rows)
+    def run(self, task, rows, reducer=""):  # type: ignore[no-untyped-def]
+        yield from super().run(task, rows, reducer)
         self._meddle()
 
 

@@ -17,6 +17,7 @@ from brokerset_spark.jobs.migrate.output import ALIGNMENT, Output
 from brokerset_spark.jobs.migrate.selecting import Selection
 from brokerset_spark.jobs.migrate.writing import blank_record
 from brokerset_spark.jobs.running import LocalRunner
+from brokerset_spark.json_values import to_value
 from brokerset_spark.stores.reading import Throttle
 
 FREE = Throttle(0)
@@ -112,7 +113,7 @@ def test_a_copied_log_that_reads_back_differently_is_never_published(
         "key": "copy", "source": str(store), "staging": str(tmp_path / "s"), "path": path,
         "target": f"store/{path}",
         "base": 0, "size": size, "start": 0, "end": size, "bound": size, "entries": False, "rate": 0,
-        "scratch": None, "closes": False, "selection": Selection().to_row(),
+        "scratch": None, "closes": False, "selection": to_value(Selection()),
     }  # fmt: skip
     (whole,) = copy(row)
     target = tmp_path / "s" / "store" / "commitlog" / first.name

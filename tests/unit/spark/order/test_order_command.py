@@ -13,11 +13,6 @@ from brokerset_rig.order_audit_stores import partition_state, sent, subject_stat
 from brokerset_spark.commands.audit import audit
 
 
-@pytest.fixture(autouse=True)
-def _pure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BROKERSET_KERNELS", "pure")
-
-
 @pytest.fixture
 def stores(tmp_path: Path) -> list[str]:
     """Two broker groups, each with a partition; a message of the second is missing."""

@@ -40,7 +40,7 @@ def keys_of(low: int, high: int, count: int) -> list[str]:
 
 def audit(*stores: Path, states: SubjectState | None = None, subjects: tuple[str, ...] = ()) -> Report:
     options = OrderOptions(
-        subjects=subjects, states={states.name: states} if states else {}, range_bytes=RANGE, kernels="pure"
+        subjects=subjects, states={states.name: states} if states else {}, range_bytes=RANGE
     )
     return audit_order(LocalRunner(), [str(path) for path in stores], options)
 

@@ -16,7 +16,6 @@ from brokerset_formats.message_ids import encode_offset_id
 from brokerset_formats.properties import decode_properties
 from brokerset_formats.records import MAGIC_V2, Record, SysFlag, decode_record
 from brokerset_rig.made_stores import STORES, message, unpack_fixture, write_log
-from brokerset_spark.kernels import KERNELS, Kernels, chosen
 from brokerset_spark.sources.batches import Batches, Filter, Source
 from brokerset_spark.sources.columns import (
     DAMAGE,
@@ -81,11 +80,11 @@ def row_of(record: Record, data: bytes, file: str) -> dict[str, Any]:
     }
 
 
-def compare(store: Path, kernels: Kernels) -> int:
+def compare(store: Path) -> int:
     count = 0
     for file, chunk in chunks(store):
         source = Source(file, "broker-x", ((3, 500), (7, 5000)))
-        batch = Batches(FULL, source, ALL, kernels=kernels).build(chunk)
+        batch = Batches(FULL, source, ALL).build(chunk)
         assert batch is not None
         batch.validate(full=True)
         rows = batch.to_pylist(maps_as_pydicts="strict")
@@ -99,13 +98,11 @@ def compare(store: Path, kernels: Kernels) -> int:
 @pytest.mark.parametrize(("archive", "broker"), STORES)
 def test_records_of_java(tmp_path: Path, archive: str, broker: str) -> None:
     """Records that the Java broker wrote."""
-    assert compare(unpack_fixture(tmp_path, archive) / broker / "store", KERNELS) > 600
+    assert compare(unpack_fixture(tmp_path, archive) / broker / "store") > 600
 
 
-@pytest.mark.parametrize("name", ["pure", None])
-def test_made_records(tmp_path: Path, name: str | None) -> None:
-    """Both record versions, IPv6 hosts, empty parts, properties that need care, with both kinds of
-    kernels."""
+def test_made_records(tmp_path: Path) -> None:
+    """Both record versions, IPv6 hosts, empty parts, properties that need care."""
     odd = [
         b"",
         b"\x02",
@@ -131,7 +128,7 @@ def test_made_records(tmp_path: Path, name: str | None) -> None:
     for entries in (False, True):
         store = tmp_path / str(entries)
         write_log(store, records, file_size=1 << 14, entries=entries)
-        assert compare(store, chosen(name)) == len(records)
+        assert compare(store) == len(records)
 
 
 def built(store: Path, names: list[str], wanted: Filter = ALL, **options: Any) -> list[dict[str, Any]]:
@@ -191,11 +188,8 @@ TIMES = (0, DAY_MS - 1, DAY_MS, -1, 40 * DAY_MS + 5, 2**63 // 1000, -(2**63), 2*
 """Around the ends of days, before 1970, and such that Spark cannot hold: three of them."""
 
 
-@pytest.mark.parametrize("name", ["pure", None])
 @pytest.mark.parametrize(("times", "topics"), [(TIMES, 3), (TIMES, 1), (TIMES[:2], 3), (TIMES[:2], 1)])
-def test_records_apart_by_topic_and_day(
-    tmp_path: Path, name: str | None, times: tuple[int, ...], topics: int
-) -> None:
+def test_records_apart_by_topic_and_day(tmp_path: Path, times: tuple[int, ...], topics: int) -> None:
     """Each wanted record is in the part of its topic and day, in the order of the log, and in no other."""
     records = [
         message(n, topic=f"topic-{n % topics}", queue_id=n % 2, store_timestamp=times[n % len(times)])
@@ -204,7 +198,7 @@ def test_records_apart_by_topic_and_day(
     places = write_log(tmp_path, records)
     wanted = Filter(queue_ids=(1,), topics=("topic-0", "topic-1"))
     schema = arrow_schema(schema_of(MESSAGE_COLUMNS, ["topic", "storeTimestamp", "commitLogOffset"]))
-    batches = Batches(schema, Source(""), wanted, kernels=chosen(name))
+    batches = Batches(schema, Source(""), wanted)
     expected: dict[tuple[str, int | None], list[int]] = {}
     for place in places:
         time = place.record.store_timestamp

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from brokerset_spark.sources.columns import EPOCH_COLUMNS, MESSAGE_COLUMNS, problems_of, schema_of
+from brokerset_spark.sources.option_values import OptionsError, time_ms
 from brokerset_spark.sources.options import (
     IndexOptions,
     MessageOptions,
-    OptionsError,
     StoreOptions,
     read_message_options,
     read_options,
@@ -131,3 +131,17 @@ def test_schemas_of_users() -> None:
     wrong = problems_of(schema_of(EPOCH_COLUMNS, ["epoch", "store"]), MESSAGE_COLUMNS)
     assert len(wrong) == 1
     assert wrong[0].startswith("there is no column store")
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [
+        ("2038-08-22T16:08:43.437Z", 2166106123437),
+        ("2038-08-22T18:08:43.437+02:00", 2166106123437),
+        ("1970-01-02", 86_400_000),
+        ("-5", -5),
+    ],
+)
+def test_times_are_exact(text: str, milliseconds: int) -> None:
+    """To the millisecond: an end that is one less would leave messages out."""
+    assert time_ms(text) == milliseconds

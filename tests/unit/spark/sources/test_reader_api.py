@@ -82,7 +82,8 @@ def test_register() -> None:
     register(Session())  # type: ignore[arg-type]
 
     assert names == [
-        "rocketmq-store", "rocketmq-commitlog", "rocketmq-consumequeue", "rocketmq-epochs", "rocketmq-index",
+        "rocketmq", "rocketmq-store", "rocketmq-commitlog", "rocketmq-consumequeue", "rocketmq-epochs",
+        "rocketmq-index",
     ]  # fmt: skip
 
 

@@ -16,7 +16,8 @@ from brokerset_formats.records import Record
 from brokerset_rig.made_stores import Place, damage, message, unpack_fixture, write_log
 from brokerset_spark.sources import stream_positions
 from brokerset_spark.sources.columns import schema_of
-from brokerset_spark.sources.options import OptionsError, read_message_options
+from brokerset_spark.sources.option_values import OptionsError
+from brokerset_spark.sources.options import read_message_options
 from brokerset_spark.sources.reader import DataLost, StoreDamaged
 from brokerset_spark.sources.stream import MessageStream
 
@@ -170,6 +171,13 @@ def test_options_that_a_stream_cannot_have(tmp_path: Path) -> None:
     with pytest.raises(OptionsError, match="a stream has no end") as caught:
         stream(tmp_path, onCorrupt="stop", endingCommitLogOffset="5")
     assert len(caught.value.problems) == 2
+
+
+def test_a_stream_does_not_begin_at_the_latest_of_one_queue(tmp_path: Path) -> None:
+    """Its batches would ask again what that is, and give nothing; the error names what else can be said."""
+    with pytest.raises(OptionsError, match="use latest, or offsets"):
+        stream(tmp_path, startingOffsets='{"t": {"b": {"0": 3, "1": -1}}}')
+    stream(tmp_path, startingOffsets='{"t": {"b": {"0": 3, "1": -2}}}')
 
 
 # -- stores that are not what they were ------------------------------------------------------------------

@@ -328,7 +328,8 @@ def test_topics_are_escaped(served: Stream, folder: HttpFolder) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["ftp://h/store", "http:///store", "http://u:p@h/store", "http://h/other", "http://h/store?x=1", "hdfs://h/store"]
+    "url", ["ftp://h/store", "http:///store", "http://u:p@h/store", "http://h/other", "http://h/store?x=1",
+            "s3:/h/store"]
 )  # fmt: skip
 def test_other_urls_are_refused(url: str) -> None:
     """Only the address of a stream is one; a password in it would end up in reports."""
@@ -370,7 +371,7 @@ def test_a_small_file_is_read_again_until_it_has_its_digest(served: Stream, fold
 
 
 def test_a_look_at_a_store_lists_it_once(served: Stream, folder: HttpFolder) -> None:
-    """However many kinds of files are looked for."""
+    """However many kinds of files are looked for; until whoever needs newer names says so."""
     paths = [LOG, "consumequeue/orders/0/00000000000000000000", "index/20261122000000000", "abort"]
     listing = {"files": [{"path": each, "size": 40, "mtime": 1} for each in paths], "next": None}
 
@@ -389,3 +390,9 @@ def test_a_look_at_a_store_lists_it_once(served: Stream, folder: HttpFolder) -> 
     assert [each.path for each in facts.index_files] == ["index/20261122000000000"]
     assert facts.aborted
     assert len([path for path, _ in served.requests if path.startswith("/store/files?")]) == 1
+
+    assert folder.folders("consumequeue/orders") == ["0"]
+    assert len([path for path, _ in served.requests if path.startswith("/store/files?")]) == 1
+    folder.forget_names()
+    assert folder.folders("consumequeue/orders") == ["0"]
+    assert len([path for path, _ in served.requests if path.startswith("/store/files?")]) == 2

@@ -13,9 +13,10 @@ from brokerset_spark.commands.table import main
 from brokerset_spark.jobs.export.exporting import export
 from brokerset_spark.jobs.export.options import ExportOptions
 from brokerset_spark.jobs.running import LocalRunner
-from brokerset_spark.sources.options import OptionsError, read_message_options
+from brokerset_spark.sources.option_values import OptionsError
+from brokerset_spark.sources.options import read_message_options
 from brokerset_spark.stores.opening import open_folder
-from brokerset_spark.stores.places import NotServed, check_store, local_path
+from brokerset_spark.stores.places import NotServed, check_store, is_object, is_remote, local_path
 
 ELSEWHERE = ("s3a://bucket/out", "s3://bucket/out", "hdfs://name/out", "abfss://c@a/out", "s3a:/bucket/out",
              "gs://bucket/out", "http://host/out", "file://otherhost/out")  # fmt: skip
@@ -71,7 +72,7 @@ def test_a_report_to_what_is_not_served_is_refused(store: Path, option: str) -> 
 
 
 @pytest.mark.parametrize("job", ["verify", "inspect", "export", "migrate", "audit"])
-@pytest.mark.parametrize("url", ["s3a://bucket/store", "hdfs://name/store", "s3a:/bucket/store"])
+@pytest.mark.parametrize("url", ["ftp://host/store", "s3a://bucket", "s3a:/bucket/store"])
 def test_a_store_that_is_not_served_is_refused(store: Path, job: str, url: str) -> None:
     """Every job says what a store can be; none looks for a folder of that name."""
     more = {"export": ("out",), "migrate": ("out", "--to", "commitlog"), "audit": (store, "--no-page")}
@@ -83,8 +84,55 @@ def test_a_store_that_is_not_served_is_refused(store: Path, job: str, url: str) 
 
 def test_a_data_source_refuses_what_is_not_served() -> None:
     """The option `path` is checked with the others, before anything is opened."""
-    with pytest.raises(OptionsError, match="s3a: is not served"):
-        read_message_options("rocketmq-store", {"path": "/data/store,s3a://bucket/store"})
+    with pytest.raises(OptionsError, match="ftp://host/store: is not served"):
+        read_message_options("rocketmq-store", {"path": "/data/store,ftp://host/store"})
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://key:secret@bucket/store",
+        "s3://key@bucket/store",
+        "gs://bucket/store?access_token=x",
+        "abfss://container:secret@account.dfs.core.windows.net/store",
+    ],
+)
+def test_secrets_in_the_url_of_a_store_are_refused(url: str) -> None:
+    """URLs stand in reports and logs, so the refusal does not repeat what it refuses."""
+    with pytest.raises(NotServed, match="secrets do not belong") as refused:
+        open_folder(url)
+    assert "secret" not in str(refused.value).replace("secrets", "")
+    assert url not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3n://key:secret@bucket/store",
+        "s3a://key:secret@bucket",
+        "abfss://container:secret@account",
+        "ftp://user:secret@host/store",
+        "http://user:secret@host/store",
+        "http://host/store?token=secret",
+    ],
+)
+def test_no_refusal_repeats_a_secret(url: str) -> None:
+    """Also of places that are not served at all, or not with this path."""
+    with pytest.raises(ValueError) as refused:  # noqa: PT011
+        open_folder(url)
+    assert "secret" not in str(refused.value)
+    assert url.partition(":")[0] in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://bucket/a", "s3a://bucket/a/b", "gs://b/c", "abfss://c@a.net/d", "hdfs://n:1/x"]
+)
+def test_places_in_object_storage_are_served(url: str) -> None:
+    """With a bucket and a path; they are read over a network, so globs and paths of this machine do not
+    apply."""
+    assert check_store(url) == url
+    assert is_object(url)
+    assert is_remote(url)
 
 
 def test_what_is_served(store: Path, tmp_path: Path) -> None:

@@ -9,15 +9,13 @@ import numpy as np
 import pytest
 
 from brokerset_rig.made_stores import STORES, Place, damage, expected, message, unpack_fixture, write_log
-from brokerset_spark.kernels import Stop, chosen
+from brokerset_spark.kernels import Stop
 from brokerset_spark.stores.ending import LogWalk
 from brokerset_spark.stores.folder import LocalFolder
 from brokerset_spark.stores.layout import Log, look
 from brokerset_spark.stores.opening import open_folder
 from brokerset_spark.stores.reading import Outcome, Range, Throttle, read_range, split
 from brokerset_spark.stores.tail import bound_of
-
-PURE = chosen("pure")
 
 
 def log_of(store: Path, entries: bool = False) -> Log:
@@ -28,7 +26,7 @@ def log_of(store: Path, entries: bool = False) -> Log:
 def read(folder: LocalFolder, wanted: Range, **options: object) -> tuple[list[int], Outcome]:
     outcome = Outcome(-1, -1)
     offsets: list[int] = []
-    for chunk in read_range(folder, wanted, outcome, kernels=PURE, **options):  # type: ignore[arg-type]
+    for chunk in read_range(folder, wanted, outcome, **options):  # type: ignore[arg-type]
         offsets += (chunk.starts + chunk.base).tolist()
         for start, size in zip(chunk.starts.tolist(), chunk.sizes.tolist(), strict=True):
             assert int.from_bytes(chunk.data[start : start + 4].tobytes(), "big") == size

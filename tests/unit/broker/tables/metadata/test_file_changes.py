@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from brokerset_acl.users import User
 from brokerset_broker.live_settings import LiveSettings
 from brokerset_broker.store.errors import PutStatus
+from brokerset_broker.tables.access import FILE_NAME, AccessTable
 from brokerset_broker.tables.groups import GroupManager
-from brokerset_broker.tables.metadata.records import OffsetsPut, TopicsDeleted, TopicsPut
+from brokerset_broker.tables.metadata.records import AccessPut, OffsetsPut, TopicsDeleted, TopicsPut
 from brokerset_broker.tables.metadata.standalone import FileChanges
 from brokerset_broker.tables.offsets import OffsetManager
 from brokerset_broker.tables.topics import TopicManager
@@ -29,7 +31,9 @@ class Place:
         self.folder = folder
         self.topics = TopicManager(live, clock)
         self.offsets = OffsetManager(live, clock)
-        self.changes: FileChanges = file_changes(self.topics, GroupManager(live, clock), self.offsets)
+        self.access = AccessTable(folder / "config")
+        groups = GroupManager(live, clock)
+        self.changes: FileChanges = file_changes(self.topics, groups, self.offsets, self.access)
 
     @property
     def file(self) -> str:
@@ -70,6 +74,21 @@ async def test_who_is_gone_before_the_file_is_written_leaves_no_topic_unsaved_fo
 
     assert place.topics.unsaved == {}
     assert '"new"' in place.file
+
+
+async def test_a_user_that_is_there_is_answered_when_it_is_on_the_disk(place: Place) -> None:
+    """Whoever asks for the same again, since the first one left or the disk refused, waits for the file."""
+    user = AccessPut({"u": User("u", "k")}, {})
+    first = asyncio.create_task(place.changes.change(["access"], lambda: [user]))
+    await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+
+    await place.changes.change(["access"], lambda: [])
+
+    file = place.folder / "config" / FILE_NAME
+    assert '"u"' in file.read_text()
+    assert file.stat().st_mode & 0o777 == 0o600
 
 
 async def test_a_disk_that_refuses_is_told(place: Place) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from brokerset_acl.users import User
 from brokerset_broker.live_settings import LiveSettings
 from brokerset_broker.requests.admin import AdminProcessor
 from brokerset_broker.requests.admission import Admission
@@ -51,6 +52,11 @@ class JavaMaster:
         self.answers[60] = ({}, checkpoint.encode_body())
         modes = b'{"messageRequestModeMap":{"t":{"g":{"consumerGroup":"g","mode":"POP","topic":"t"}}}}'
         self.answers[402] = ({}, modes)
+        user = b'{"password":"k","userStatus":"enable","userType":"Normal","username":"ak"}'
+        entry = b'{"actions":["Pub"],"decision":"Allow","resource":"Topic:t","sourceIps":["10.0.0.0/8"]}'
+        policies = b'[{"entries":[' + entry + b'],"policyType":"Custom"}]'
+        self.answers[3005] = ({}, b"[" + user + b"]")
+        self.answers[3010] = ({}, b'[{"policies":' + policies + b',"subject":"User:ak"}]')
 
     async def ask(self, address: str, command: Command, timeout: float) -> Command:
         self.asked.append(command.code)
@@ -89,7 +95,6 @@ class OwnMaster:
         modes = AssignmentProcessor(
             live=live, admission=admission, topics=replica.topics, groups=replica.groups, consumers=consumers,
             modes=replica.request_modes, changes=replica.log, queues=_no_route,
-            serves_pop=False,
         )  # fmt: skip
         self.handlers.update(modes.handlers())
         del common["stats"]
@@ -153,7 +158,9 @@ async def test_a_java_master_is_copied(tmp_path: Path) -> None:
     assert slave.offsets.query("adm-group", "adm-topic", 3) == 0
     assert slave.request_modes.get("t", "g") == RequestMode(MessageRequestMode.POP, 0)
     assert slave.topics.data_version == version
-    assert set(java.asked) == {21, 43, 45, 60, 201, 402}
+    assert slave.access.book.users == {"ak": User("ak", "k")}
+    assert [entry.resource.key for entry in slave.access.book.acls["User:ak"].custom] == ["Topic:t"]
+    assert set(java.asked) == {21, 43, 45, 60, 201, 402, 3005, 3010}
     assert slave.log.status().applied_offset == slave.store.max_offset
     slave.log.truncated(0)
     assert slave.topics.get("wire") is not None

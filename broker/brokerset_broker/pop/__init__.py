@@ -1,0 +1,1 @@
+"""Decisions of POP, without I/O; see `DESIGN.md`."""

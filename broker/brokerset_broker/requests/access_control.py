@@ -1,0 +1,245 @@
+"""Who sends a request, and whether that user may: before the handlers, where a request is carried out.
+
+A broker that passes a request on leaves both to its master. It signs that it did so, and from where the
+request came, with the credentials that all brokers of the group have. The client's own signature stays.
+
+Source: RocketMQ's `AuthenticationPipeline`, `AuthorizationPipeline`, `DefaultAuthenticationHandler`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final
+from weakref import WeakKeyDictionary
+
+import structlog
+
+from brokerset_acl.access_book import AccessBook, Accounts, configured_users
+from brokerset_acl.deciding import Need, refusal
+from brokerset_acl.needs import needs_of, topic_need
+from brokerset_acl.policies import Action
+from brokerset_acl.signatures import (
+    ACCESS_KEY,
+    FORWARDER,
+    FORWARDER_SIGNATURE,
+    SIGNATURE,
+    Credentials,
+    Sign,
+    added_by_old_clients,
+    content,
+    is_signed_by,
+    is_way_signed_by,
+    way_signature,
+)
+from brokerset_acl.users import User, UserStatus
+from brokerset_broker.requests.request_classes import BORN_HOST, FORWARDED, forwarded_peer, is_forwarded
+from brokerset_broker.tables.channels import Channel
+from brokerset_formats.records import Record
+from brokerset_protocol.codes import RequestCode, ResponseCode
+from brokerset_protocol.commands import Command
+from brokerset_protocol.errors import Rejected
+from brokerset_runtime.log_throttle import LogThrottle
+from brokerset_runtime.remoting import Connection, Handler
+from brokerset_runtime.remoting.connection import Reply
+from brokerset_spec.broker_settings import BrokerSettings
+
+log = structlog.get_logger(__name__)
+
+CheckTopic = Callable[[Connection, Command, str], None]
+"""Raises `Rejected` unless whoever sent a request may access a topic."""
+
+CheckRecord = Callable[[Connection, Command, Record], None]
+"""Raises `Rejected` unless whoever sent a request may access the topic of a record, which it named by its
+offset in the log."""
+
+FindUnit = Callable[[str, int, int], tuple[int, int, int] | None]
+"""Offset, size and tags code that a queue has for one message; None if it is not there."""
+
+NO_NAME: Final = "username cannot be null."
+WRONG_SIGNATURE: Final = "check signature failed."
+UNPROVEN: Final = "no broker of the group has signed that it passed this request on."
+
+NO_RECORD: Final = "no queue has a message at this offset."
+
+_MARKS: Final = frozenset({FORWARDED, BORN_HOST, FORWARDER, FORWARDER_SIGNATURE})
+
+NEEDS_MAX: Final = 5_000
+"""Topics and groups that one request of a Normal user may name: each is compared with every entry."""
+
+TEXT_MAX: Final = 128
+"""Characters of a name that somebody claims, in texts and log lines."""
+
+
+class AccessControl:
+    """Checks requests against the users and policies of a book."""
+
+    def __init__(self, settings: BrokerSettings, book: AccessBook) -> None:
+        inner = settings.inner_credentials()
+        self.accounts = Accounts(
+            book,
+            configured_users(settings.first_user(), None if inner is None else Credentials(*inner)),
+            None if inner is None else inner[0],
+        )
+        self.denied: Counter[str] = Counter()
+        """Refused requests since the start: `authentication`, `authorization`."""
+        self._authenticates = settings.authentication_enabled
+        self._authorizes = settings.authorization_enabled
+        self._unsigned = _codes(settings.authentication_whitelist)
+        self._unlimited = _codes(settings.authorization_whitelist)
+        self._cluster = settings.broker_cluster_name
+        self._throttle = LogThrottle()
+        self._users: WeakKeyDictionary[Channel, str] = WeakKeyDictionary()
+        """Who sent the last heartbeat of a connection."""
+
+    def around(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
+        """The handlers with the checks before them."""
+        return {code: partial(self._checked, handler) for code, handler in handlers.items()}
+
+    def is_super(self, command: Command) -> bool:
+        """Whether a Super user sent a request that was let through; without authentication everybody is."""
+        if not self._authenticates:
+            return True
+        user = self.accounts.user(command.ext.get(ACCESS_KEY, ""))
+        return user is not None and user.is_super
+
+    def shows_passwords(self, command: Command) -> bool:
+        """Whether whoever sent a request may see passwords."""
+        return self._authenticates and self.is_super(command)
+
+    def checks(self, *actions: Action) -> CheckTopic | None:
+        """What checks whether the sender of a request, which was let through, may do one of the actions on a
+        topic that only its handler finds out; None where nobody is checked."""
+        if not self._authorizes:
+            return None
+
+        def check(connection: Connection, command: Command, topic: str) -> None:
+            if command.code not in self._unlimited:
+                user = self.accounts.user(command.ext.get(ACCESS_KEY, ""))
+                self._authorize(connection, command, user, [topic_need(topic, actions)])
+
+        return check
+
+    def checks_records(self, unit: FindUnit, *actions: Action) -> CheckRecord | None:
+        """`checks` for what a request names by its offset. The bytes there may be part of somebody's message
+        that look like a record of any topic, and reach over messages of others: its queue has to have it."""
+        check_topic = self.checks(*actions)
+        if check_topic is None:
+            return None
+
+        def check(connection: Connection, command: Command, record: Record) -> None:
+            check_topic(connection, command, record.topic)
+            if command.code in self._unlimited or self.is_super(command):
+                return
+            found = unit(record.topic, record.queue_id, record.queue_offset)
+            if found is None or found[:2] != (record.offset, record.size):
+                raise self._refused("authorization", connection, command, NO_RECORD)
+
+        return check
+
+    def may_send(self, channel: Channel, topic: str) -> bool:
+        """Whether a client, by its last heartbeat, may send to a topic, and so see a half message of it."""
+        if not self._authorizes or RequestCode.END_TRANSACTION in self._unlimited:
+            return True
+        user = self.accounts.user(self._users.get(channel, ""))
+        if user is None or user.status is UserStatus.DISABLE:
+            return False
+        need = topic_need(topic, (Action.PUB,))
+        return refusal(user, self.accounts.acl(user.username), [need], channel.peer[0]) is None
+
+    # -- checks -------------------------------------------------------------------------------------------
+
+    def _checked(self, handler: Handler, connection: Connection, command: Command) -> Reply:
+        user = None
+        if is_forwarded(command.ext):
+            self._check_forwarder(connection, command)
+        if ACCESS_KEY in command.ext or command.code not in self._unsigned:
+            user = self._authenticated(connection, command)
+        if self._authorizes and command.code not in self._unlimited and not (user and user.is_super):
+            needs = [] if user is None else needs_of(command, self._cluster)
+            if len(needs) > NEEDS_MAX:
+                raise Rejected(
+                    ResponseCode.INVALID_PARAMETER,
+                    f"{len(needs)} topics and groups in one request, at most {NEEDS_MAX} are checked",
+                )
+            self._authorize(connection, command, user, needs)
+        if user is not None and command.code == RequestCode.HEART_BEAT:
+            self._users[connection] = user.username
+        return handler(connection, command)
+
+    def _check_forwarder(self, connection: Connection, command: Command) -> None:
+        """Only brokers of the group may say where a request came from."""
+        broker = self.accounts.user(command.ext.get(FORWARDER, ""))
+        is_broker = broker is not None and broker.is_super and broker.status is UserStatus.ENABLE
+        if broker is None or not is_broker or not is_way_signed_by(broker.password, command):
+            raise self._refused("authentication", connection, command, UNPROVEN)
+
+    def _authenticated(self, connection: Connection, command: Command) -> User:
+        """Who signed the request. Raises `Rejected`."""
+        ext = command.ext
+        name = ext.get(ACCESS_KEY)
+        if not name:
+            raise self._refused("authentication", connection, command, NO_NAME)
+        user = self.accounts.user(name)
+        if user is None:
+            raise self._refused(
+                "authentication", connection, command, f"User:{name[:TEXT_MAX]} is not found."
+            )
+        if user.status is UserStatus.DISABLE:
+            raise self._refused("authentication", connection, command, f"User:{name} is disabled.")
+        left_out = added_by_old_clients(command)
+        if is_forwarded(ext):
+            left_out |= _MARKS
+        if not is_signed_by(user.password, content(ext, command.body, left_out), ext.get(SIGNATURE)):
+            raise self._refused("authentication", connection, command, WRONG_SIGNATURE)
+        return user
+
+    def _authorize(
+        self, connection: Connection, command: Command, user: User | None, needs: list[Need]
+    ) -> None:
+        if user is None:
+            raise self._refused("authorization", connection, command, NO_NAME)
+        if user.is_super:
+            return
+        source = (forwarded_peer(command.ext) or connection.peer)[0]
+        text = refusal(user, self.accounts.acl(user.username), needs, source)
+        if text is not None:
+            raise self._refused("authorization", connection, command, text)
+
+    def _refused(self, kind: str, connection: Connection, command: Command, text: str) -> Rejected:
+        """Count and log a refusal, with no more lines than a log can bear."""
+        self.denied[kind] += 1
+        suppressed = self._throttle.admit(asyncio.get_running_loop().time())
+        if suppressed is not None:
+            log.warning(
+                "request denied",
+                kind=kind,
+                user=command.ext.get(ACCESS_KEY, "")[:TEXT_MAX],
+                peer=forwarded_peer(command.ext) or connection.peer,
+                code=command.code,
+                reason=text,
+                suppressed=suppressed,
+            )
+        return Rejected(ResponseCode.NO_PERMISSION, text)
+
+
+def broker_sign(settings: BrokerSettings) -> Sign | None:
+    """Signs requests of a broker; None without `innerClientAuthenticationCredentials`."""
+    inner = settings.inner_credentials()
+    return None if inner is None else partial(sign_as_broker, Credentials(*inner))
+
+
+def sign_as_broker(credentials: Credentials, command: Command) -> None:
+    """Sign a request of a broker. One that it passes on keeps the client's signature, or has none: the rights
+    of the broker are not the client's."""
+    if not is_forwarded(command.ext):
+        credentials.sign(command)
+        return
+    command.ext[FORWARDER] = credentials.access_key
+    command.ext[FORWARDER_SIGNATURE] = way_signature(credentials.secret_key, command)
+
+
+def _codes(text: str) -> frozenset[int]:
+    return frozenset(int(code) for code in text.split(",") if code.strip())

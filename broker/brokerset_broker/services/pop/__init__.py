@@ -1,0 +1,1 @@
+"""What a master does for POP in the background: loading, revival, the progress."""

@@ -1,0 +1,95 @@
+"""Users and policies of the broker group, and the file of them.
+
+File `config/brokersetAccess.json`, for the broker's own user only, since passwords are in it:
+`{"users":{"name":{…}},"acls":{"User:name":{…}}}`. Java keeps two RocksDBs that no slave gets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+import orjson
+
+from brokerset_acl.access_book import AccessBook, acls_of, users_of
+from brokerset_acl.policies import Acl
+from brokerset_acl.users import User
+from brokerset_broker.tables.config_files import ConfigFile
+from brokerset_formats.config import fields
+
+FILE_NAME: Final = "brokersetAccess.json"
+
+FILE_MODE: Final = 0o600
+
+SAVE_PAUSE_SECONDS: Final = 1.0
+
+Users = Mapping[str, User | None]
+"""By name; None where one is deleted."""
+
+Acls = Mapping[str, Acl | None]
+"""By subject; None where nothing is said any more."""
+
+
+class AccessTable:
+    """All users and policies; `book` is to be read, and always the same object."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        """Without the folder of the configuration they are kept in memory alone."""
+        self.book = AccessBook()
+        self._file = None if folder is None else ConfigFile(folder / FILE_NAME, self._encoder, mode=FILE_MODE)
+
+    # -- file ---------------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Read the file. Raises `ConfigDamaged`."""
+        found = None if self._file is None else self._file.load(_decode)
+        if found is not None:
+            self._become(found)
+
+    async def saved(self) -> None:
+        """Return when every change so far is on the disk. Raises OSError."""
+        if self._file is not None:
+            await self._file.saved()
+
+    async def run(self) -> None:
+        """Write changes down, for as long as this task runs."""
+        if self._file is not None:
+            await self._file.run(SAVE_PAUSE_SECONDS)
+
+    # -- changes ------------------------------------------------------------------------------------------
+
+    def put(self, users: Users, acls: Acls) -> None:
+        """Take what was decided."""
+        self.book.put(users, acls)
+        self._touch()
+
+    def take_over(self, book: AccessBook) -> None:
+        """Have exactly these."""
+        if self.book != book:
+            self._become(book)
+            self._touch()
+
+    def _become(self, book: AccessBook) -> None:
+        self.book.users, self.book.acls = dict(book.users), dict(book.acls)
+
+    def _touch(self) -> None:
+        if self._file is not None:
+            self._file.touch()
+
+    def _encoder(self) -> Callable[[], bytes]:
+        book = self.book.copy()
+        return lambda: orjson.dumps(
+            {
+                "users": {name: user.to_json() for name, user in book.users.items()},
+                "acls": {subject: acl.to_json() for subject, acl in book.acls.items()},
+            },
+            option=orjson.OPT_INDENT_2,
+        )
+
+
+def _decode(data: bytes) -> AccessBook:
+    found = fields.parse_object(data)
+    book = AccessBook()
+    book.put(users_of(found), acls_of(found))
+    return book

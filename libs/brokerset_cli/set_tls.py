@@ -1,0 +1,118 @@
+"""TLS of a local set: an authority in its folder, and what processes and clients need of it.
+
+Everything is in `tls/`: who may read that folder may be a member of the set.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+from brokerset_runtime.files import write_atomically
+from brokerset_runtime.tls import ENVIRONMENT_VARIABLE
+
+FOLDER: Final = "tls"
+LIFETIME: Final = timedelta(days=397)
+"""Of the certificates of the set; every start makes new ones."""
+
+_PROCESSES: Final = """\
+# TLS of this set's processes; written by `brokerset up --tls`. The keys are RocketMQ's.
+tls.server.mode=enforcing
+tls.server.certPath=processes.pem
+tls.server.keyPath=processes.key
+tls.server.trustCertPath=authority.pem
+tls.enable=true
+tls.client.certPath=processes.pem
+tls.client.keyPath=processes.key
+tls.client.trustCertPath=authority.pem
+"""
+
+_CLIENTS: Final = """\
+# TLS for clients of this set; written by `brokerset up --tls`. Java takes it with
+#   -Dtls.enable=true -Dtls.config.file={file}
+# and ours, and the commands, with {variable}={file}
+tls.enable=true
+tls.test.mode.enable=false
+tls.client.authServer=true
+tls.client.trustCertPath={authority}
+"""
+
+
+def processes_file(data: Path) -> Path:
+    """The configuration of the set's processes."""
+    return data / FOLDER / "processes.properties"
+
+
+def clients_file(data: Path) -> Path:
+    """The configuration of clients, of Java's or of ours."""
+    return data / FOLDER / "clients.properties"
+
+
+def has_tls(data: Path) -> bool:
+    """Whether the set of this folder has TLS."""
+    return processes_file(data).exists()
+
+
+def tls_config_file(data: Path) -> Path | None:
+    """What the settings of the set's processes say."""
+    return processes_file(data).absolute() if has_tls(data) else None
+
+
+def make_tls(data: Path, hosts: Iterable[str]) -> None:
+    """For a set that listens on `hosts`: make an authority once, and certificates at each start.
+
+    Raises `OSError`, and `ValueError` if the authority's files are damaged.
+    """
+    from brokerset_runtime.tls.authority import Authority
+
+    folder = (data / FOLDER).absolute()
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    certificate, key = folder / "authority.pem", folder / "authority.key"
+    if certificate.exists() and key.exists():
+        authority = Authority(certificate.read_bytes(), key.read_bytes())
+    else:
+        authority = Authority.make(f"brokerset {data.absolute().name}")
+        _write_secret(key, authority.key)
+        write_atomically(certificate, authority.certificate)
+    issued = authority.issue(
+        "brokerset", dict.fromkeys([*hosts, "127.0.0.1", "localhost"]), lifetime=LIFETIME
+    )
+    _write_secret(folder / "processes.key", issued.key)
+    write_atomically(folder / "processes.pem", issued.certificate)
+    clients = _CLIENTS.format(
+        file=clients_file(folder.parent), variable=ENVIRONMENT_VARIABLE, authority=certificate
+    )
+    write_atomically(clients_file(data), clients.encode())
+    write_atomically(processes_file(data), _PROCESSES.encode())  # last: now the set has TLS
+
+
+def use_tls_of(data: Path) -> None:
+    """Let this process, and those that it starts, talk to the set of a folder as its members do.
+
+    What the environment says already is left as it is.
+    """
+    if has_tls(data):
+        os.environ.setdefault(ENVIRONMENT_VARIABLE, str(processes_file(data).absolute()))
+
+
+def use_tls_of_own(data: Path) -> None:
+    """Let this process, and those that it starts, talk as the set of a folder does that they run.
+
+    Whatever the environment says is meant for another set.
+    """
+    os.environ.pop(ENVIRONMENT_VARIABLE, None)
+    use_tls_of(data)
+
+
+def _write_secret(path: Path, data: bytes) -> None:
+    """Write what only the owner may read."""
+    new = path.with_name(f"{path.name}.new")
+    new.unlink(missing_ok=True)
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
+        stream.write(data)
+        stream.flush()
+        os.fsync(stream.fileno())
+    new.replace(path)

@@ -1,0 +1,39 @@
+"""A client's TLS connection: made when the two ends have agreed, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+
+from brokerset_runtime.tls.session import TlsError, TlsSession
+from brokerset_runtime.tls.transport import TlsTransport
+
+
+async def connect_tls(context: ssl.SSLContext, above: asyncio.Protocol, host: str, port: int) -> None:
+    """Connect to `host:port`, and let `above` use it as soon as the two ends have agreed.
+
+    The certificate of the server must be for `host`, if the context checks names. A server that asks for
+    certificates may still refuse ours afterwards: then the connection is lost. Raises `TlsError`, `OSError`.
+    """
+    loop = asyncio.get_running_loop()
+    agreed: asyncio.Future[None] = loop.create_future()
+
+    def opened() -> None:
+        if not agreed.done():
+            agreed.set_result(None)
+
+    def failed(reason: str) -> None:
+        if not agreed.done():
+            agreed.set_exception(TlsError(reason))
+
+    name = host.removesuffix(".")  # no certificate has the dot
+    layer = TlsTransport(
+        TlsSession(context, server_side=False, server_name=name), above, on_opened=opened, on_failed=failed
+    )
+    await loop.create_connection(lambda: layer, host, port)
+    try:
+        layer.begin()
+        await agreed
+    except BaseException:
+        layer.abort()
+        raise

@@ -1,0 +1,247 @@
+"""The certificates of a process, in force from the moment that their files have changed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from brokerset_runtime.settings import SettingsError
+from brokerset_runtime.tls.config import ClientCertificates, KeyPair, TlsConfig, TlsMode, read_tls_config
+
+log = structlog.get_logger(__name__)
+
+ENVIRONMENT_VARIABLE: Final = "BROKERSET_TLS_CONFIG_FILE"
+"""Names the file for programs without settings of their own: clients and commands."""
+
+WATCH_SECONDS: Final = 2.0
+"""Between two looks at the files: a rotated certificate is used so much later at most."""
+
+Stamp = tuple[int, int, int]
+"""Inode, size and time of change of a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    config: TlsConfig
+    server: ssl.SSLContext | None
+    members: ssl.SSLContext | None
+    client: ssl.SSLContext | None
+    client_of_members: ssl.SSLContext | None
+    stamps: dict[Path, Stamp | None]
+
+
+class Tls:
+    """TLS of a process by a file of its own (`config.py`); new connections use what the files say now.
+
+    Files that are wrong when the process starts end it. Later they are reported, and what was good stays.
+    """
+
+    def __init__(self, file: Path) -> None:
+        """Raises `SettingsError` with what is wrong with the file, or with those that it names."""
+        self.file = file
+        self.reloads = 0
+        self.failures = 0
+        self._loaded = _load(file)
+        self._refused: tuple[dict[Path, Stamp | None], str] | None = None
+
+    @property
+    def mode(self) -> TlsMode:
+        return self._loaded.config.mode
+
+    @property
+    def server(self) -> ssl.SSLContext | None:
+        """For who connects to us; None: plain only."""
+        return self._loaded.server
+
+    @property
+    def client(self) -> ssl.SSLContext | None:
+        """For connections to others; None: plain."""
+        return self._loaded.client
+
+    @property
+    def at_ha_port(self) -> bool:
+        """Whether replication between brokers uses TLS."""
+        return self._loaded.config.at_ha_port
+
+    @property
+    def members(self) -> ssl.SSLContext | None:
+        """For processes of the same set that connect to us: they show certificates, clients need not.
+
+        None also where no authority is named: then nobody could say who is a member.
+        """
+        return self._loaded.members
+
+    @property
+    def client_of_members(self) -> ssl.SSLContext | None:
+        """For connections to processes of the same set: `client`, and what we show as a server if there is
+        nothing else."""
+        return self._loaded.client_of_members
+
+    def refresh(self) -> bool:
+        """Take what the files say if they have changed; returns whether something new is in force.
+
+        A certificate and its key are two files, and are replaced one after the other: while they do not
+        belong together the old ones stay. What was refused is tried again each time, since a file that it
+        names may be mended that is none of those in force. Reads files: call it in a thread.
+        """
+        stamps = _stamps(self.file, self._loaded.config)
+        if stamps == self._loaded.stamps:
+            return False
+        try:
+            self._loaded = _load(self.file)
+        except SettingsError as error:
+            refused = stamps, str(error)
+            if refused != self._refused:
+                self._refused = refused
+                self.failures += 1
+                log.error("changed TLS files are not used; those before stay in force", problem=str(error))
+            return False
+        self._refused = None
+        self.reloads += 1
+        log.info("TLS files were changed; new connections use them", file=str(self.file))
+        return True
+
+    async def watch(self) -> None:
+        """Refresh again and again, for as long as this task runs."""
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            await asyncio.to_thread(self.refresh)
+
+
+def tls_of_environment() -> Tls | None:
+    """TLS by the file that `BROKERSET_TLS_CONFIG_FILE` names, the same for all who ask; None without it.
+
+    Raises `SettingsError` with what is wrong with the files.
+    """
+    file = os.environ.get(ENVIRONMENT_VARIABLE)
+    return _of_file(file) if file else None
+
+
+@cache
+def _of_file(file: str) -> Tls:
+    return Tls(Path(file))
+
+
+def _load(file: Path) -> _Loaded:
+    try:
+        return _load_files(file)
+    except ValueError as error:  # a password that is too long, a path with a zero byte
+        raise SettingsError([f"{file}: {error}"]) from None
+
+
+def _load_files(file: Path) -> _Loaded:
+    # Stamps of before the files are read: what changes meanwhile is read the next time.
+    stamp = _stamp(file)
+    config = read_tls_config(file)
+    stamps = _stamps(file, config) | {file: stamp}
+    serves = config.mode is not TlsMode.DISABLED
+    among = _among_members(config)
+    # Those by the keys of their own first, so that errors name the key that was given.
+    server = _server_context(config) if serves else None
+    client = _client_context(config) if config.enabled else None
+    return _Loaded(
+        config,
+        server=server,
+        members=_server_context(among) if serves and among.client_authorities is not None else None,
+        client=client,
+        client_of_members=_client_context(among) if config.enabled else None,
+        stamps=stamps,
+    )
+
+
+def _among_members(config: TlsConfig) -> TlsConfig:
+    """Both ends prove who they are, by an authority that they share, whatever holds for clients."""
+    return replace(
+        config,
+        client_certificates=ClientCertificates.REQUIRE,
+        client_authorities=config.client_authorities or config.server_authorities,
+        server_authorities=config.server_authorities or config.client_authorities,
+        verify_server=True,
+        client=config.client or config.server,
+    )
+
+
+def _stamps(file: Path, config: TlsConfig) -> dict[Path, Stamp | None]:
+    return {path: _stamp(path) for path in (file, *config.files())}
+
+
+def _stamp(path: Path) -> Stamp | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _server_context(config: TlsConfig) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    assert config.server is not None, "a configuration with a mode has certificates"
+    _restrict(context, config)
+    _show(context, config.server, "tls.server")
+    if config.client_certificates is not ClientCertificates.NONE:
+        assert config.client_authorities is not None, "whoever asks knows the authorities"
+        _trust(context, config.client_authorities, "tls.server.trustCertPath")
+        require = config.client_certificates is ClientCertificates.REQUIRE
+        context.verify_mode = ssl.CERT_REQUIRED if require else ssl.CERT_OPTIONAL
+    return context
+
+
+def _client_context(config: TlsConfig) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    _restrict(context, config)
+    context.check_hostname = config.verify_server and config.verify_name
+    context.verify_mode = ssl.CERT_REQUIRED if config.verify_server else ssl.CERT_NONE
+    if config.server_authorities is not None:
+        _trust(context, config.server_authorities, "tls.client.trustCertPath")
+    elif config.verify_server:
+        context.load_default_certs()
+    if config.client is not None:
+        _show(context, config.client, "tls.client")
+    return context
+
+
+def _restrict(context: ssl.SSLContext, config: TlsConfig) -> None:
+    versions = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+    given = [versions[name] for name in config.protocols] or list(versions.values())
+    context.minimum_version, context.maximum_version = min(given), max(given)
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    if config.ciphers:
+        try:
+            context.set_ciphers(config.ciphers)
+        except ssl.SSLError:
+            raise SettingsError([f"tls.ciphers={config.ciphers}: OpenSSL knows none of them"]) from None
+
+
+def _show(context: ssl.SSLContext, pair: KeyPair, prefix: str) -> None:
+    where = f"{prefix}.certPath={pair.certificate}, {prefix}.keyPath={pair.key}"
+    try:
+        # Without a password OpenSSL would ask for one at the terminal.
+        context.load_cert_chain(pair.certificate, pair.key, password=lambda: pair.password)
+    except ssl.SSLError as error:
+        raise SettingsError([f"{where}: {_key_problem(error)}"]) from None
+    except OSError as error:
+        raise SettingsError([f"{where}: cannot be read: {error.strerror}"]) from None
+
+
+def _key_problem(error: ssl.SSLError) -> str:
+    if error.reason == "KEY_VALUES_MISMATCH":
+        return "the key is of another certificate"
+    if error.reason in ("BAD_DECRYPT", "BAD_PASSWORD_READ", "PKCS12_CIPHERFINAL_ERROR"):
+        return "the key's password is wrong or missing (keyPassword)"
+    return f"is no certificate and key in PEM ({(error.reason or str(error)).lower().replace('_', ' ')})"
+
+
+def _trust(context: ssl.SSLContext, authorities: Path, key: str) -> None:
+    try:
+        context.load_verify_locations(authorities)
+    except ssl.SSLError:
+        raise SettingsError([f"{key}={authorities}: has no certificate in PEM"]) from None
+    except OSError as error:
+        raise SettingsError([f"{key}={authorities}: cannot be read: {error.strerror}"]) from None

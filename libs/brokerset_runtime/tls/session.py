@@ -1,0 +1,128 @@
+"""One TLS connection without a socket: bytes in, bytes out, and a clear reason when it fails."""
+
+from __future__ import annotations
+
+import ssl
+from contextlib import suppress
+from typing import Any, Final
+
+RECORD_BYTES: Final = 64 * 1024
+"""Asked for at a time: more than one record holds."""
+
+
+class TlsError(ConnectionError):
+    """The two ends do not come, or stay, together; the text says why."""
+
+
+class TlsSession:
+    """Encrypts what is written and decrypts what is received; `take` gives what is to be sent.
+
+    What is written before the two ends have agreed leaves as soon as they have.
+    """
+
+    def __init__(self, context: ssl.SSLContext, *, server_side: bool, server_name: str | None = None) -> None:
+        self.established = False
+        """Whether the two ends have agreed; a client may then still be refused by the server."""
+
+        self.ended = False
+        """Whether the other end has said that nothing more will come."""
+
+        self._received = ssl.MemoryBIO()
+        self._to_send = ssl.MemoryBIO()
+        self._object = context.wrap_bio(
+            self._received, self._to_send, server_side=server_side, server_hostname=server_name
+        )
+        self._early: list[bytes] = []
+
+    def begin(self) -> None:
+        """Make the first message of a client. Raises `TlsError`."""
+        self._agree()
+
+    def receive(self, data: bytes) -> bytes:
+        """Take what the other end has sent, and return what it means: maybe nothing yet.
+
+        Raises `TlsError`; then `take` has what tells the other end.
+        """
+        self._received.write(data)
+        if not self.established and not self._agree():
+            return b""
+        chunks: list[bytes] = []
+        try:
+            while chunk := self._object.read(RECORD_BYTES):
+                chunks.append(chunk)
+            self.ended = True
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLZeroReturnError:
+            self.ended = True
+        except ssl.SSLError as error:
+            raise TlsError(reason(error)) from None
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    def write(self, data: bytes) -> None:
+        """Encrypt; a session that has ended drops it. Raises `TlsError`."""
+        if not self.established:
+            self._early.append(data)
+            return
+        try:
+            self._object.write(data)
+        except ssl.SSLZeroReturnError:
+            self.ended = True
+        except ssl.SSLError as error:
+            raise TlsError(reason(error)) from None
+
+    def take(self) -> bytes:
+        """What is to be sent to the other end now."""
+        return self._to_send.read()
+
+    def close(self) -> None:
+        """Say that nothing more will come, if the two ends have agreed; `take` has it."""
+        if not self.established:
+            return
+        with suppress(ssl.SSLError):  # it would wait for the other end to say the same, which nobody does
+            self._object.unwrap()
+
+    def certificate(self) -> dict[str, Any] | None:
+        """What the other end has shown and we have verified, as `ssl.SSLSocket.getpeercert` gives it."""
+        return self._object.getpeercert() if self.established else None
+
+    def version(self) -> str | None:
+        """`TLSv1.3`, say; None before the two ends have agreed."""
+        return self._object.version() if self.established else None
+
+    def _agree(self) -> bool:
+        try:
+            self._object.do_handshake()
+        except ssl.SSLWantReadError:
+            return False
+        except ssl.SSLError as error:
+            raise TlsError(reason(error)) from None
+        self.established = True
+        early, self._early = self._early, []
+        for data in early:
+            self.write(data)
+        return True
+
+
+_REASONS: Final = {
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the client showed no certificate, and this server requires one",
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the server requires a certificate (tls.client.certPath)",
+    "TLSV1_ALERT_UNKNOWN_CA": "the other end does not trust the authority of our certificate",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the other end says that our certificate has expired",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "the other end refuses our certificate",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the other end refuses our certificate",
+    "WRONG_VERSION_NUMBER": "the other end does not speak TLS",
+    "HTTP_REQUEST": "the other end does not speak TLS",
+    "UNSUPPORTED_PROTOCOL": "the other end speaks older versions of TLS only",
+    "TLSV1_ALERT_PROTOCOL_VERSION": "the other end speaks none of our versions of TLS",
+    "NO_SHARED_CIPHER": "the two ends have no cipher in common",
+    "SSLV3_ALERT_HANDSHAKE_FAILURE": "the other end accepts none of our ciphers, or requires a certificate",
+}
+
+
+def reason(error: ssl.SSLError) -> str:
+    """Why TLS failed, as who runs the processes can use it."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the other end's certificate is refused: {error.verify_message.rstrip('.')}"
+    name = error.reason or ""
+    return _REASONS.get(name, f"TLS failed: {name.lower().replace('_', ' ') or error}")

@@ -1,0 +1,1 @@
+"""Topics of running brokers as Spark tables and streams: `format("rocketmq")`."""

@@ -1,0 +1,143 @@
+"""A set that was started with `--tls`: its own processes and clients come through at every port, nobody else does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from brokerset_cli.set_tls import clients_file, make_tls, processes_file
+from brokerset_protocol.codes import RequestCode
+from brokerset_protocol.commands import Command
+from brokerset_protocol.ha_packets import SlaveHandshake, encode_slave_handshake
+from brokerset_rig.local_set import LocalSet, Sending, local_set
+from brokerset_runtime.remoting import connect
+from brokerset_runtime.tls import ENVIRONMENT_VARIABLE, Tls
+
+MANIFEST = """
+apiVersion: brokerset.io/v1alpha1
+kind: BrokerSet
+metadata: {name: secure}
+spec:
+  replicas: 3
+  controllers: {replicas: 3}
+  config: {mappedFileSizeCommitLog: 16777216, maxHashSlotNum: 1000, maxIndexNum: 4000}
+"""
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSet]:
+    """Three controllers and three brokers, with TLS everywhere."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(ENVIRONMENT_VARIABLE, raising=False)
+        with local_set(tmp_path_factory.mktemp("secure"), MANIFEST, "--tls") as found:
+            patch.setenv(ENVIRONMENT_VARIABLE, str(processes_file(found.data)))
+            found.until_whole()
+            yield found
+
+
+def ports_of(local: LocalSet) -> dict[str, str]:
+    """Every address that the set's processes listen on for each other and for clients, by what it is for."""
+    controller = next(iter(local.processes("controller").values()))
+    broker = next(iter(local.processes("broker").values()))
+    return {
+        "name server": controller["namesrv"],
+        "controller": controller["address"],
+        "raft": controller["raft"],
+        "broker": broker["address"],
+        "replication": broker["ha"],
+    }
+
+
+def test_commands_work_as_they_do_without_tls(secure: LocalSet) -> None:
+    """They find in the folder what they need."""
+    secure("topic", "create", "seen")
+    secure("send", "seen", "--count", "100")
+    shown = secure("consume", "seen", "--group", "readers", "--count", "100", "--json").stdout
+    assert len(shown.splitlines()) == 100
+    (master,) = [r for r in secure.status()["groups"][0]["replicas"] if r["role"] == "master"]
+    assert master["confirmedOffset"] == master["maxOffset"]
+
+
+async def test_nothing_is_served_in_plain_text(secure: LocalSet) -> None:
+    """A request is refused with the reason; at the ports of members alone the connection is closed."""
+    for what, address in ports_of(secure).items():
+        if what in ("raft", "replication"):
+            host, _, port = address.rpartition(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(encode_slave_handshake(SlaveHandshake(9)))
+            assert await asyncio.wait_for(reader.read(), 20) == b"", what
+            writer.close()
+            continue
+        connection = await connect(address)
+        reply = await connection.call(Command(RequestCode.GET_BROKER_CLUSTER_INFO, {}), 20)
+        assert (reply.code, "by TLS only" in (reply.remark or "")) == (16, True), what
+        connection.abort()
+
+
+async def test_members_alone_come_through_where_members_talk(secure: LocalSet) -> None:
+    """A client has no certificate: it is served by brokers, and refused by Raft and replication."""
+    context = ssl.create_default_context(cafile=str(secure.data / "tls" / "authority.pem"))
+    for what, address in ports_of(secure).items():
+        host, _, port = address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
+        writer.write(b"\x00" * 4)
+        if what in ("raft", "replication"):
+            with suppress(ssl.SSLError, ConnectionError):
+                assert await asyncio.wait_for(reader.read(), 20) == b"", what
+        writer.close()
+    client = Tls(clients_file(secure.data))
+    connection = await connect(ports_of(secure)["name server"], tls=client)
+    reply = await connection.call(Command(RequestCode.GET_BROKER_CLUSTER_INFO, {}), 20)
+    assert reply.code == 0
+    connection.abort()
+
+
+def test_nothing_acknowledged_is_lost_when_the_master_is_killed(secure: LocalSet) -> None:
+    """Replication and the election of a new master work by TLS as they do without."""
+    secure("topic", "create", "kept")
+    secure.until_whole()
+    with Sending(secure, "kept", at_least=50) as sending:
+        group = secure.status()["groups"][0]
+        (master,) = [r["process"] for r in group["replicas"] if r["brokerId"] == group["masterId"]]
+        secure.kill(master)
+        secure.until(
+            lambda view: view["groups"][0]["masterEpoch"] > group["masterEpoch"], "another one leads"
+        )
+        wanted = len(sending.acknowledged) + 50
+        secure.until(lambda _: len(sending.acknowledged) >= wanted, "messages are acknowledged again")
+    secure.until_whole()
+    shown = secure(
+        "consume", "kept", "--group", "all", "--count", str(len(sending.acknowledged)), "--json"
+    ).stdout
+    assert set(sending.acknowledged) <= {json.loads(line)["body"] for line in shown.splitlines()}
+
+
+def test_new_certificates_fail_no_send(secure: LocalSet) -> None:
+    """Every process takes them within seconds, one after the other, while messages are sent."""
+    secure("topic", "create", "rotated")
+    secure.until_whole()
+    address = ports_of(secure)["broker"]
+    before = shown_at(address)
+    with Sending(secure, "rotated", at_least=20) as sending:
+        make_tls(secure.data, ["127.0.0.1"])
+        secure.until(
+            lambda _: all(shown_at(a) != before for a in ports_of(secure).values()), "all have new ones"
+        )
+        wanted = len(sending.acknowledged) + 20
+        secure.until(lambda _: len(sending.acknowledged) >= wanted, "messages are acknowledged on")
+    assert sending.failures == []
+
+
+def shown_at(address: str) -> bytes | None:
+    """The certificate of a server, in DER."""
+    host, _, port = address.rpartition(":")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with context.wrap_socket(socket.create_connection((host, int(port)), 20)) as secured:
+        return secured.getpeercert(binary_form=True)

@@ -1,0 +1,227 @@
+"""StoreExports against an API server: what is read, made, written and told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+from brokerset_kube.client import KubeClient
+from brokerset_kube.credentials import Access
+from brokerset_operator.apply import Means
+from brokerset_operator.events import Events
+from brokerset_operator.exports import EXPORT, ExportReconciler
+from brokerset_operator.reconcile_queue import GONE, Key
+from brokerset_rig.fake_kube import FakeKube
+from brokerset_rig.operator_parts import NAMESPACE, broker_set, condition, operator, simple_plan, until
+from brokerset_runtime.clock import SystemClock
+
+KEY = Key(EXPORT, NAMESPACE, "lake")
+SUMMARY = (
+    '{"clean":true,"findingsTotal":0,"findings":[],"bytesRead":10,'
+    '"counters":{"export.rows":7,"export.lag":1}}'
+)
+
+
+def export(**spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "brokerset.io/v1alpha1",
+        "kind": "StoreExport",
+        "metadata": {"name": "lake", "namespace": NAMESPACE},
+        "spec": {
+            "brokerSetRef": {"name": "orders"},
+            "topics": ["payments"],
+            "target": {"url": "s3://lake/orders", "credentials": {"secretName": "lake-keys"}},
+            **spec,
+        },
+    }
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(60):
+            await work
+
+    asyncio.run(bounded())
+
+
+class Bench:
+    """One StoreExport of the set `orders`, and its reconciles."""
+
+    def __init__(self, kube: FakeKube, client: KubeClient) -> None:
+        self.kube = kube
+        clock = SystemClock()
+        means = Means(client=client, events=Events(client, clock, "test"), clock=clock, leads=lambda: True)
+        self.reconciler = ExportReconciler(means, 300.0, "brokerset-spark:1", "ClusterRole/driver")
+
+    def ask(self, value: str) -> None:
+        """Set the annotation."""
+
+        def edit(live: dict[str, Any]) -> None:
+            live["metadata"].setdefault("annotations", {})["brokerset.io/export-now"] = value
+
+        self.kube.change("storeexports", "lake", NAMESPACE, edit)
+
+    def named(self, plural: str) -> dict[str, dict[str, Any]]:
+        """Objects of a kind, by name."""
+        return {key[3]: item for key, item in self.kube.objects.items() if key[1] == plural}
+
+    def finish(self, job: str, message: str, code: int = 0) -> None:
+        """Let a Job's pod end."""
+        ended = {"terminated": {"exitCode": code, "message": message}}
+        self.kube.put(
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {
+                    "name": f"{job}-x",
+                    "namespace": NAMESPACE,
+                    "labels": self.named("jobs")[job]["metadata"]["labels"],
+                    "ownerReferences": [{"kind": "Job", "name": job, "uid": "x"}],
+                },
+                "status": {"containerStatuses": [{"name": "job", "state": ended}]},
+            }
+        )
+
+    def condition(self, kind: str) -> tuple[str, str]:
+        """Status and reason of a condition."""
+        found = condition(self.kube.get("storeexports", "lake", NAMESPACE), kind)
+        assert found is not None
+        return found["status"], found["reason"]
+
+    async def until_written(self) -> None:
+        """Reconciles until one changes nothing."""
+        for _ in range(10):
+            before = self.kube.version
+            await self.reconciler.reconcile(KEY)
+            if self.kube.version == before:
+                return
+        raise AssertionError("reconciles do not come to rest")
+
+
+@asynccontextmanager
+async def bench(**spec: Any) -> AsyncIterator[Bench]:
+    async with FakeKube() as kube, KubeClient(Access(kube.url), manager="tester") as client:
+        kube.put(broker_set(replicas=2))
+        kube.put(export(**spec))
+        yield Bench(kube, client)
+
+
+def test_a_run_ends_in_the_status_and_what_executors_took_goes_with_it() -> None:
+    """The Job is told where the set's name servers are; account, rights and template are its own."""
+
+    async def work() -> None:
+        async with bench(executors={"instances": 2}) as found:
+            found.ask("1")
+            await found.until_written()
+            (job,) = found.named("jobs")
+            assert list(found.named("rolebindings")) == [f"{job}-driver"]
+            (container,) = found.named("jobs")[job]["spec"]["template"]["spec"]["containers"]
+            command = container["command"]
+            assert command[command.index("--name-servers") + 1] == f"orders-namesrv.{NAMESPACE}.svc:9876"
+            assert found.condition("Exporting") == ("True", "Running")
+
+            found.finish(job, SUMMARY)
+            await found.until_written()
+
+            live = found.kube.get("storeexports", "lake", NAMESPACE)
+            assert live is not None
+            assert (live["status"]["lastRun"]["rows"], live["status"]["lastRun"]["lag"]) == (7, 1)
+            assert found.condition("Exported") == ("True", "UpToDate")
+            assert list(found.named("jobs")) == [job]
+            for plural in ("rolebindings", "serviceaccounts", "configmaps"):
+                assert not found.named(plural), plural
+            assert await found.reconciler.reconcile(KEY) is not None
+
+    run(work())
+
+
+def test_a_second_operator_makes_no_second_job() -> None:
+    """One that starts again goes on with the run that is written down."""
+
+    async def work() -> None:
+        async with bench() as found:
+            found.ask("1")
+            await found.reconciler.reconcile(KEY)
+            other = Bench(found.kube, found.reconciler.means.client)
+            await other.until_written()
+            await found.until_written()
+            assert len(found.named("jobs")) == 1
+
+    run(work())
+
+
+def test_a_second_export_of_a_target_says_who_has_it() -> None:
+    """It makes no Job until the first one is gone."""
+
+    async def work() -> None:
+        async with bench() as found:
+            first = export()
+            first["metadata"] |= {"name": "first", "creationTimestamp": "2020-01-01T00:00:00Z"}
+            found.kube.put(first)
+            found.ask("1")
+            await found.until_written()
+            assert found.condition("Ready") == ("False", "TargetTaken")
+            assert not found.named("jobs")
+
+            found.kube.remove("storeexports", "first", NAMESPACE)
+            await found.until_written()
+            assert len(found.named("jobs")) == 1
+
+    run(work())
+
+
+def test_a_failed_run_is_an_event_and_no_secret_was_read() -> None:
+    """What the pod said is told; credentials are a name and nothing else."""
+
+    async def work() -> None:
+        async with bench() as found:
+            found.ask("1")
+            await found.until_written()
+            (job,) = found.named("jobs")
+
+            def fail(live: dict[str, Any]) -> None:
+                live["status"] = {"conditions": [{"type": "Failed", "status": "True", "reason": "x"}]}
+
+            found.finish(job, "Error: the bucket lake refuses us", 2)
+            found.kube.change("jobs", job, NAMESPACE, fail)
+            await found.until_written()
+            events = [item for key, item in found.kube.objects.items() if key[1] == "events"]
+            (told,) = [item for item in events if item["reason"] == "ExportRunFailed"]
+            assert "the bucket lake refuses us" in told["note"]
+
+    run(work())
+
+
+def test_an_export_that_is_gone_is_forgotten() -> None:
+    async def work() -> None:
+        async with bench() as found:
+            del found.kube.objects["brokerset.io", "storeexports", NAMESPACE, "lake"]
+            assert await found.reconciler.reconcile(KEY) is GONE
+
+    run(work())
+
+
+def test_the_operator_hears_of_exports_and_of_their_jobs() -> None:
+    """From an object that somebody creates to its Job, by watches alone."""
+
+    async def work() -> None:
+        async with FakeKube() as kube, operator(kube, simple_plan) as running:
+            kube.put(broker_set())
+            kube.put(export(image="brokerset-spark:1", schedule="* * * * *", suspend=True))
+
+            def ready() -> bool:
+                found = condition(kube.get("storeexports", "lake", NAMESPACE), "Ready")
+                return found is not None and found["reason"] == "Suspended"
+
+            await until(ready)
+            await until(lambda: running.process.measurements.exports)
+
+            def ask(live: dict[str, Any]) -> None:
+                live["metadata"].setdefault("annotations", {})["brokerset.io/export-now"] = "1"
+
+            kube.change("storeexports", "lake", NAMESPACE, ask)
+            await until(lambda: any(key[1] == "jobs" for key in kube.objects))
+
+    run(work())
