@@ -56,6 +56,7 @@ from brokerset_rig import (
     mqadmin,
     mqadmin_consumers,
     ordered_suite,
+    other_clients,
     pop_consumer_suite,
     pop_push_suite,
     pop_stores,
@@ -76,9 +77,7 @@ from brokerset_rig import (
 )
 from brokerset_rig.long_suites import INTEROP_LONG
 
-CACHE = Path(os.environ.get("PEERS_CACHE", "")) if os.environ.get("PEERS_CACHE") else (
-    Path(os.environ.get("BROKERSET_CACHE", Path.home() / ".cache" / "brokerset")) / "peers"
-)  # fmt: skip
+CACHE = other_clients.cache_folder()
 VERB_SECONDS_MAX = 180
 SETTINGS = {
     "enablePropertyFilter": "true",
@@ -192,27 +191,10 @@ def suite_clients(outcome: Outcome, which: str) -> None:
             topic = f"{which}-topic"
             made = verb(namesrv.address, folder, "create-topic", f"topic={topic}")
             outcome.add("create-topic", [] if made.get("ok") else [str(made)], 0.0)
-            if which == "cpp":
-                command = [
-                    str(CACHE / "venv" / "bin" / "python"),
-                    str(stack.PEERS / "clients" / "cpp_client.py"),
-                ]
-            else:
-                command = ["node", str(stack.PEERS / "clients" / "node_client.js")]
             before = time.monotonic()
-            done = subprocess.run(
-                [*command, namesrv.address, topic],
-                capture_output=True, text=True, timeout=VERB_SECONDS_MAX, cwd=folder,
-                env={**os.environ, "NODE_PATH": str(CACHE / "node_modules"), "HOME": str(folder)},
-            )  # fmt: skip
-            try:
-                got = json.loads(done.stdout.strip().splitlines()[-1])
-            except (ValueError, IndexError):
-                got = {"ok": False, "error": done.stderr.strip()[-800:]}
+            got = other_clients.run_client(which, folder, namesrv.address, topic)
             problems = golden.differences(f"client-{which}", got)
-            outcome.add(
-                f"client of {'C++' if which == 'cpp' else 'Node'}", problems, time.monotonic() - before
-            )
+            outcome.add(f"client of {other_clients.NAMES[which]}", problems, time.monotonic() - before)
             assert_alive(outcome, folder)
 
 

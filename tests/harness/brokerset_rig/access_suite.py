@@ -7,13 +7,17 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from brokerset_acl.signatures import Credentials
+from brokerset_protocol.codes import RequestCode
 from brokerset_rig import stack
 from brokerset_rig.certificates import Certificates
+from brokerset_rig.golden import differences
 from brokerset_rig.local_servers import HOST, Client, running_broker, running_name_server
+from brokerset_rig.other_clients import NAMES, run_client
 from brokerset_rig.waiting import until
 from brokerset_runtime.remoting import connect
 from brokerset_runtime.tls import Tls
@@ -113,6 +117,27 @@ async def users_and_policies(folder: Path) -> list[str]:
         return problems
 
 
+async def other_makes(folder: Path) -> list[str]:
+    """The clients of C++ and Node do what they do without users, as a user who may; with another key they do nothing."""
+    async with (
+        running_name_server(folder / "names") as names,
+        running_broker(folder / "broker", **settings(names.port), authorization_enabled=True) as broker,
+    ):
+        await until(lambda: broker.registrar.registered)
+        await create_topic(broker.port)
+        await create_user(broker.port)
+        problems: list[str] = []
+        for make, name in NAMES.items():
+            await give_rights(broker.port, "Topic:orders", f"Group:{make}-*")
+            namesrv = f"{HOST}:{names.port}"
+            got = await asyncio.to_thread(run_client, make, folder, namesrv, "orders", **keys("k"))
+            problems += [f"{name}: {each}" for each in differences(f"client-{make}", got)]
+            got = await asyncio.to_thread(run_client, make, folder, namesrv, "orders", **keys("wrong"))
+            if got.get("ok") or got.get("consumed") or got.get("sync") or got.get("sent"):
+                problems.append(f"{name} with another key: {got}")
+        return problems
+
+
 async def tls_alone(folder: Path) -> list[str]:
     """Servers that take TLS with certificates alone: the Java client gets through with one, and not without."""
     certificates = Certificates(folder / "certificates")
@@ -127,6 +152,7 @@ async def tls_alone(folder: Path) -> list[str]:
     ):
         await until(lambda: broker.registrar.registered)
         await create_topic(broker.port, Tls(file))
+        await create_user(broker.port, Tls(file))
         namesrv = f"{HOST}:{names.port}"
         with_tls = Peer(folder, namesrv, java_options(certificates, "app"))
         problems = unlike(await with_tls.signed("k"), f"consumed {COUNT}")
@@ -144,22 +170,49 @@ def settings(namesrv_port: int) -> dict[str, object]:
     }
 
 
-async def create_topic(port: int, tls: Tls | None = None) -> None:
-    """Create the topic, and for TLS the user, as root."""
+def keys(secret: str) -> dict[str, str]:
+    """What makes a client sign as `app`."""
+    return {"ACCESS_KEY": "app", "SECRET_KEY": secret}
+
+
+@asynccontextmanager
+async def as_root(port: int, tls: Tls | None = None) -> AsyncIterator[Client]:
+    """A client of the broker that may do everything."""
     connection = await connect(f"{HOST}:{port}", sign=ROOT.sign, tls=tls)
-    client = Client(connection)
-    await client.create_topic("orders")
-    if tls is not None:
+    try:
+        yield Client(connection)
+    finally:
+        connection.close()
+        await connection.wait_closed()
+
+
+async def create_topic(port: int, tls: Tls | None = None) -> None:
+    """Create the topic."""
+    async with as_root(port, tls) as client:
+        await client.create_topic("orders")
+
+
+async def create_user(port: int, tls: Tls | None = None) -> None:
+    """Create the user `app`."""
+    async with as_root(port, tls) as client:
         body = json.dumps({"password": "k"}).encode()
-        assert (await client.call(3001, body, username="app")).code == 0
-    connection.close()
-    await connection.wait_closed()
+        assert (await client.call(RequestCode.AUTH_CREATE_USER, body, username="app")).code == 0
+
+
+async def give_rights(port: int, *resources: str) -> None:
+    """Let `app` send and consume."""
+    entries = [{"resource": each, "actions": ["Pub", "Sub"], "decision": "Allow"} for each in resources]
+    body = json.dumps({"subject": "User:app", "policies": [{"entries": entries}]}).encode()
+    async with as_root(port) as client:
+        found = await client.call(RequestCode.AUTH_CREATE_ACL, body, subject="User:app")
+        assert found.code == 0, found
 
 
 def suite(add: Add) -> None:
     """Users and policies, then TLS."""
     for what, check in (
         ("mqadmin and Java's client with users and policies", users_and_policies),
+        ("clients of C++ and Node that sign", other_makes),
         ("Java's client with TLS and certificates", tls_alone),
     ):
         with stack.Workspace("access") as folder:
