@@ -19,7 +19,7 @@ is refused with which words), `upgrades` (`brokerset upgrade` leads groups of Ro
 and stores that the other make goes on with; `--mixes ooo,joo,jjo`), `dledger-changes` (a group of both makes whose leader changes
 many times under load, by kills and transfers: 9 times, 54 with `--size all`, or `--switches N`), `dledger-clients` (the C++ and the
 Node client with a group of ours whose leader is killed), `ordered` (Java's orderly consumer and producer with an ordered subject),
-`access` (mqadmin and Java's client with users, policies and TLS),
+`access` (mqadmin and clients of all makes with users, policies and TLS), `access-group` (brokers of both makes that check users),
 `request-reply` (Java's client and ours ask each other, on brokers of both makes), `pop-consumer` (our POP consumer
 at brokers of both makes), `traces` (mqadmin reads traces of ours,
 our command line those of Java's client, at brokers of both makes), `proxy` (Java's proxy in front of our brokers, and the clients of
@@ -42,6 +42,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from brokerset_rig import (
+    access_group,
     access_suite,
     adopt_suite,
     controller_parts,
@@ -321,6 +322,7 @@ SUITES: dict[str, Callable[[Outcome, str], None]] = {
     "dledger-clients": lambda outcome, _: dledger_clients.run(outcome.add, CACHE),
     "ordered": lambda outcome, _: ordered_suite.suite(outcome.add),
     "access": lambda outcome, _: access_suite.suite(outcome.add),
+    "access-group": lambda outcome, _: access_group.run(outcome.add),
     "request-reply": lambda outcome, _: request_reply_suite.suite(outcome.add),
     "pop-consumer": lambda outcome, _: pop_consumer_suite.suite(outcome.add),
     "pop-push": lambda outcome, _: pop_push_suite.run(outcome.add),
