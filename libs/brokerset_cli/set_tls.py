@@ -1,4 +1,8 @@
-"""TLS of a local set: an authority in its folder, and what processes and clients need of it.
+"""TLS of a local set: two authorities in its folder, and what processes and clients need of them.
+
+One authority signs the certificates of processes: who shows one of them is a member of the set. The other one
+signs those of clients, which are not members. A folder that was made with the first alone gets the second at
+its next start; the certificate that its clients trust stays.
 
 Everything is in `tls/`: who may read that folder may be a member of the set.
 """
@@ -9,10 +13,13 @@ import os
 from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from brokerset_runtime.files import write_atomically
 from brokerset_runtime.tls import ENVIRONMENT_VARIABLE
+
+if TYPE_CHECKING:
+    from brokerset_runtime.tls.authority import Authority, Issued
 
 FOLDER: Final = "tls"
 LIFETIME: Final = timedelta(days=397)
@@ -23,7 +30,8 @@ _PROCESSES: Final = """\
 tls.server.mode=enforcing
 tls.server.certPath=processes.pem
 tls.server.keyPath=processes.key
-tls.server.trustCertPath=authority.pem
+tls.server.trustCertPath=client-authority.pem
+tls.members.trustCertPath=authority.pem
 tls.enable=true
 tls.client.certPath=processes.pem
 tls.client.keyPath=processes.key
@@ -38,6 +46,8 @@ tls.enable=true
 tls.test.mode.enable=false
 tls.client.authServer=true
 tls.client.trustCertPath={authority}
+tls.client.certPath={certificate}
+tls.client.keyPath={key}
 """
 
 
@@ -62,28 +72,24 @@ def tls_config_file(data: Path) -> Path | None:
 
 
 def make_tls(data: Path, hosts: Iterable[str]) -> None:
-    """For a set that listens on `hosts`: make an authority once, and certificates at each start.
+    """For a set that listens on `hosts`: make its authorities once, and certificates at each start.
 
     Raises `OSError`, and `ValueError` if the authority's files are damaged.
     """
-    from brokerset_runtime.tls.authority import Authority
-
     folder = (data / FOLDER).absolute()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    certificate, key = folder / "authority.pem", folder / "authority.key"
-    if certificate.exists() and key.exists():
-        authority = Authority(certificate.read_bytes(), key.read_bytes())
-    else:
-        authority = Authority.make(f"brokerset {data.absolute().name}")
-        _write_secret(key, authority.key)
-        write_atomically(certificate, authority.certificate)
-    issued = authority.issue(
-        "brokerset", dict.fromkeys([*hosts, "127.0.0.1", "localhost"]), lifetime=LIFETIME
-    )
-    _write_secret(folder / "processes.key", issued.key)
-    write_atomically(folder / "processes.pem", issued.certificate)
+    name = data.absolute().name
+    members = _authority(folder, "authority", f"brokerset {name}")
+    of_clients = _authority(folder, "client-authority", f"clients of brokerset {name}")
+    served = dict.fromkeys([*hosts, "127.0.0.1", "localhost"])
+    _write_pair(folder, "processes", members.issue("brokerset", served, lifetime=LIFETIME))
+    _write_pair(folder, "client", of_clients.issue("client", lifetime=LIFETIME))
     clients = _CLIENTS.format(
-        file=clients_file(folder.parent), variable=ENVIRONMENT_VARIABLE, authority=certificate
+        file=clients_file(folder.parent),
+        variable=ENVIRONMENT_VARIABLE,
+        authority=folder / "authority.pem",
+        certificate=folder / "client.pem",
+        key=folder / "client.key",
     )
     write_atomically(clients_file(data), clients.encode())
     write_atomically(processes_file(data), _PROCESSES.encode())  # last: now the set has TLS
@@ -105,6 +111,27 @@ def use_tls_of_own(data: Path) -> None:
     """
     os.environ.pop(ENVIRONMENT_VARIABLE, None)
     use_tls_of(data)
+
+
+def _authority(folder: Path, file: str, name: str) -> Authority:
+    """That of an earlier start, or a new one. Raises `ValueError` if its files are damaged."""
+    from brokerset_runtime.tls.authority import Authority
+
+    certificate, key = folder / f"{file}.pem", folder / f"{file}.key"
+    if certificate.exists() and key.exists():
+        try:
+            return Authority(certificate.read_bytes(), key.read_bytes())
+        except ValueError as error:
+            raise ValueError(f"{certificate.name}, {key.name}: {error}") from None
+    authority = Authority.make(name)
+    _write_secret(key, authority.key)
+    write_atomically(certificate, authority.certificate)
+    return authority
+
+
+def _write_pair(folder: Path, name: str, issued: Issued) -> None:
+    _write_secret(folder / f"{name}.key", issued.key)
+    write_atomically(folder / f"{name}.pem", issued.certificate)
 
 
 def _write_secret(path: Path, data: bytes) -> None:

@@ -153,9 +153,9 @@ def _choose_tls(folder: DataFolder, host: str, wanted: bool | None) -> None:
             make_tls(folder.path, [socket.gethostname() if host == "0.0.0.0" else host])
         except ValueError as error:
             fail(
-                f"the authority in {processes_file(folder.path).parent} cannot be used: {error}",
-                "restore authority.pem and authority.key, or remove both: then a new one is made,"
-                " which clients have to be given",
+                f"an authority in {processes_file(folder.path).parent} cannot be used: {error}",
+                "restore its .pem and .key, or remove both: then a new one is made; clients have to be given"
+                " a new authority.pem, or new certificates by a new client-authority.pem",
             )
     use_tls_of_own(folder.path)
 

@@ -25,7 +25,7 @@ from brokerset_runtime.listening import listen_hosts
 from brokerset_runtime.log_throttle import LogThrottle
 from brokerset_runtime.tls import Tls
 from brokerset_runtime.tls.arrivals import Arrivals
-from brokerset_runtime.tls.connecting import connect_tls
+from brokerset_runtime.tls.connecting import connect_member
 
 log = structlog.get_logger(__name__)
 
@@ -327,14 +327,14 @@ class _Peer:
 
     async def _connect(self) -> _Link:
         host, port = split_address(self.address)
-        context = None if self._owner.tls is None else self._owner.tls.client_of_members
+        tls = self._owner.tls
         link = _Link(self._owner, self.node_id)
         async with asyncio.timeout(self._owner.limits.connect_seconds_max):
             try:
-                if context is None:
+                if tls is None:
                     await asyncio.get_running_loop().create_connection(lambda: link, host, port)
                 else:
-                    await connect_tls(context, link, host, port)
+                    await connect_member(tls, link, host, port)
                 self._owner.watch(link)
                 await link.welcomed
             except BaseException:

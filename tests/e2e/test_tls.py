@@ -15,6 +15,8 @@ from brokerset_cli.set_tls import clients_file, make_tls, processes_file
 from brokerset_protocol.codes import RequestCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.ha_packets import SlaveHandshake, encode_slave_handshake
+from brokerset_raft import frames
+from brokerset_raft.frames import Hello
 from brokerset_rig.local_set import LocalSet, Sending, local_set
 from brokerset_runtime.remoting import connect
 from brokerset_runtime.tls import ENVIRONMENT_VARIABLE, Tls
@@ -80,17 +82,31 @@ async def test_nothing_is_served_in_plain_text(secure: LocalSet) -> None:
         connection.abort()
 
 
-async def test_members_alone_come_through_where_members_talk(secure: LocalSet) -> None:
-    """A client has no certificate: it is served by brokers, and refused by Raft and replication."""
-    context = ssl.create_default_context(cafile=str(secure.data / "tls" / "authority.pem"))
-    for what, address in ports_of(secure).items():
+@pytest.mark.parametrize("shown", [None, "client", "processes"])
+async def test_members_alone_come_through_where_members_talk(secure: LocalSet, shown: str | None) -> None:
+    """Raft and replication answer to a member's certificate, and neither to a client's nor to none."""
+    tls = secure.data / "tls"
+    context = ssl.create_default_context(cafile=str(tls / "authority.pem"))
+    if shown is not None:
+        context.load_cert_chain(tls / f"{shown}.pem", tls / f"{shown}.key")
+    ports = ports_of(secure)
+    hello = Hello(frames.PROTOCOL_VERSION, "nobody's", 98, 99)
+    for address, greeting in (
+        (ports["raft"], frames.encode(hello)),
+        (ports["replication"], encode_slave_handshake(SlaveHandshake(9))),
+    ):
         host, _, port = address.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
-        writer.write(b"\x00" * 4)
-        if what in ("raft", "replication"):
-            with suppress(ssl.SSLError, ConnectionError):
-                assert await asyncio.wait_for(reader.read(), 20) == b"", what
+        writer.write(greeting)
+        answer = b""
+        with suppress(ssl.SSLError, ConnectionError):
+            answer = await asyncio.wait_for(reader.read(1), 20)
+        assert (answer != b"") == (shown == "processes"), address
         writer.close()
+
+
+async def test_clients_of_the_set_are_served_where_clients_ask(secure: LocalSet) -> None:
+    """With the file that the folder has for them."""
     client = Tls(clients_file(secure.data))
     connection = await connect(ports_of(secure)["name server"], tls=client)
     reply = await connection.call(Command(RequestCode.GET_BROKER_CLUSTER_INFO, {}), 20)

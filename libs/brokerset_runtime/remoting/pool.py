@@ -18,7 +18,7 @@ from brokerset_runtime.remoting.connection import (
     Handlers,
 )
 from brokerset_runtime.remoting.signing import sign_of_environment
-from brokerset_runtime.tls.connecting import connect_tls
+from brokerset_runtime.tls.connecting import connect_member, connect_tls
 from brokerset_runtime.tls.contexts import Tls
 from brokerset_runtime.tls.session import TlsError
 
@@ -47,8 +47,11 @@ async def connect(
     timeout: float = CONNECT_SECONDS_MAX,
     tls: Tls | None = None,
     sign: Sign | None = None,
+    to_member: bool = False,
 ) -> Connection:
     """Open a connection to `host:port`, encrypted if `tls` says that clients are.
+
+    With `to_member` it is the port of a member: both ends show to be one, if they use TLS.
 
     `sign` signs its requests, else what the environment says.
 
@@ -62,7 +65,9 @@ async def connect(
         async with asyncio.timeout(timeout):
             connection = Connection(handlers or {}, limits=limits, on_close=on_close, sign=sign)
             context = None if tls is None else tls.client
-            if context is None:
+            if tls is not None and to_member:
+                await connect_member(tls, connection, host, port)
+            elif context is None:
                 await loop.create_connection(lambda: connection, host, port)
             else:
                 await connect_tls(context, connection, host, port)
@@ -99,8 +104,13 @@ class ConnectionPool:
         on_close: Callable[[str], None] | None = None,
         tls: Tls | None = None,
         sign: Sign | None = None,
+        to_members: bool = False,
     ) -> None:
-        """`sign` signs all requests; without it they are signed as the environment says, if it does."""
+        """`sign` signs all requests; without it they are signed as the environment says, if it does.
+
+        With `to_members` all addresses are ports of members.
+        """
+        self._to_members = to_members
         self._tls = tls
         self._sign = sign
         self._handlers = handlers or {}
@@ -143,6 +153,7 @@ class ConnectionPool:
                 timeout=timeout,
                 tls=self._tls,
                 sign=self._sign,
+                to_member=self._to_members,
             )
             self._connections[address] = connection
             return connection

@@ -68,8 +68,12 @@ class RemotingServer:
         lane: Lane | None = None,
         on_close: Callable[[Connection], None] | None = None,
         tls: Tls | None = None,
+        members_only: bool = False,
     ) -> None:
-        """With `tls`, both kinds of connections come to one port (`brokerset_runtime/tls/DESIGN.md`)."""
+        """With `tls`, both kinds of connections come to one port (`brokerset_runtime/tls/DESIGN.md`).
+
+        With `members_only` whoever uses TLS must show the certificate of a member.
+        """
         self.connections: dict[int, Connection] = {}
         self.refused = 0
         self.protocol_errors = 0
@@ -79,7 +83,11 @@ class RemotingServer:
         self._on_close = on_close
         self._servers: list[asyncio.Server] = []
         self._accepts = True
-        self._arrivals = None if tls is None else Arrivals(tls, self._new_connection, self._new_refused)
+        self._arrivals = (
+            None
+            if tls is None
+            else Arrivals(tls, self._new_connection, self._new_refused, members_only=members_only)
+        )
         self._accept = self._new_connection if self._arrivals is None else self._arrivals.accept
         self._refused_log = LogThrottle()
         self._unreadable_log = LogThrottle()

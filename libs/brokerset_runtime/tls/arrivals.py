@@ -11,7 +11,7 @@ import structlog
 
 from brokerset_runtime.log_throttle import LogThrottle
 from brokerset_runtime.tls.config import TlsMode
-from brokerset_runtime.tls.contexts import Tls
+from brokerset_runtime.tls.contexts import MEMBER_AUTHORITY_KEY, Tls
 from brokerset_runtime.tls.session import TlsSession
 from brokerset_runtime.tls.transport import HANDSHAKE_BYTE, TlsTransport
 
@@ -25,7 +25,13 @@ ARRIVALS_MAX: Final = 1_000
 the least likely to be of a client that means well."""
 
 _NO_TLS: Final = "this server has no TLS (tls.server.mode=disabled)"
-_NO_AUTHORITY: Final = "nobody is named who signs certificates of members (tls.server.trustCertPath)"
+_NO_AUTHORITY: Final = f"nobody is named who signs certificates of members ({MEMBER_AUTHORITY_KEY})"
+
+
+_SHOW_MEMBERSHIP: Final = (
+    "if it is a member, give it a good certificate of this authority (tls.members.certPath,"
+    " or tls.client.certPath without that); else keep it from this port"
+)
 
 
 class Arrivals:
@@ -52,6 +58,12 @@ class Arrivals:
         self._waiting: dict[_Arrival, None] = {}
         self._log = LogThrottle()
         self._closed = False
+        if members_only and tls.clients_may_be_members:
+            log.warning(
+                "whoever has a client's certificate is let in as a member",
+                authority=str(tls.member_authorities),
+                next_step=f"name the authority of members alone by {MEMBER_AUTHORITY_KEY}",
+            )
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -81,27 +93,50 @@ class Arrivals:
         """The layer for a connection that begins a handshake; None: it is refused."""
         context: ssl.SSLContext | None = self._tls.members if self._members_only else self._tls.server
         if context is None:
-            self.failed(arrival.peer, _NO_TLS if self._tls.mode is TlsMode.DISABLED else _NO_AUTHORITY)
+            self.failed(arrival, _NO_TLS if self._tls.mode is TlsMode.DISABLED else _NO_AUTHORITY)
             return None
+        arrival.session = TlsSession(context, server_side=True)
         return TlsTransport(
-            TlsSession(context, server_side=True),
+            arrival.session,
             self._serving(),
             on_opened=arrival.end,
             on_failed=arrival.failed,
         )
 
-    def plain(self) -> asyncio.Protocol | None:
+    def plain(self, arrival: _Arrival) -> asyncio.Protocol | None:
         """The protocol for a connection that begins with something else; None: it is closed."""
         if self._tls.mode is not TlsMode.ENFORCING:
             return self._serving()
         self.plain_refused += 1
+        if self._members_only:
+            self._report_stranger(
+                arrival, "it does not use TLS", "if it is a member, set tls.enable=true there"
+            )
         return None if self._refusing is None else self._refusing()
 
-    def failed(self, peer: Any, reason: str) -> None:
+    def failed(self, arrival: _Arrival, reason: str) -> None:
+        """A handshake has come to nothing."""
         self.handshakes_failed += 1
+        if self._members_only:
+            self._report_stranger(arrival, reason, _SHOW_MEMBERSHIP)
+            return
         suppressed = self._log.admit(asyncio.get_running_loop().time())
         if suppressed is not None:
-            log.warning("TLS handshake failed", peer=peer, reason=reason, suppressed=suppressed)
+            log.warning("TLS handshake failed", peer=arrival.peer, reason=reason, suppressed=suppressed)
+
+    def _report_stranger(self, arrival: _Arrival, reason: str, next_step: str) -> None:
+        suppressed = self._log.admit(asyncio.get_running_loop().time())
+        if suppressed is not None:
+            subject = None if arrival.session is None else arrival.session.shown_subject()
+            log.warning(
+                "connection at a port of members failed",
+                peer=arrival.peer,
+                subject=subject or "none shown",
+                reason=reason,
+                authority=str(self._tls.member_authorities),
+                next_step=next_step,
+                suppressed=suppressed,
+            )
 
 
 class _Arrival(asyncio.Protocol):
@@ -109,6 +144,7 @@ class _Arrival(asyncio.Protocol):
 
     def __init__(self, owner: Arrivals) -> None:
         self.peer: Any = None
+        self.session: TlsSession | None = None
         self._owner = owner
         self._transport: Any = None
         self._timer: asyncio.TimerHandle | None = None
@@ -134,7 +170,7 @@ class _Arrival(asyncio.Protocol):
             layer.data_received(data)
             return
         self.end()
-        above = self._owner.plain()
+        above = self._owner.plain(self)
         if above is None:
             transport.close()
             return
@@ -149,7 +185,7 @@ class _Arrival(asyncio.Protocol):
     def failed(self, reason: str) -> None:
         """The handshake has come to nothing."""
         self.end()
-        self._owner.failed(self.peer, self._reason or reason)
+        self._owner.failed(self, self._reason or reason)
 
     def expired(self, reason: str) -> None:
         self._reason = reason

@@ -59,6 +59,12 @@ class TlsConfig:
     client_authorities: Path | None = None
     """Who signs the certificates of clients."""
 
+    member: KeyPair | None = None
+    """What members of a set show each other, in both directions; None: what they show everybody else."""
+
+    member_authorities: Path | None = None
+    """Who signs the certificates of members; None: whoever signs those of clients or servers."""
+
     at_ha_port: bool = True
     """Whether replication between brokers uses TLS, too: Java's brokers have none there."""
 
@@ -85,8 +91,9 @@ class TlsConfig:
 
     def files(self) -> tuple[Path, ...]:
         """All files that a change of certificates replaces."""
-        pairs = [pair for pair in (self.server, self.client) if pair is not None]
-        trusted = [path for path in (self.client_authorities, self.server_authorities) if path is not None]
+        pairs = [pair for pair in (self.server, self.client, self.member) if pair is not None]
+        authorities = (self.client_authorities, self.server_authorities, self.member_authorities)
+        trusted = [path for path in authorities if path is not None]
         return (*(path for pair in pairs for path in (pair.certificate, pair.key)), *trusted)
 
 
@@ -100,9 +107,10 @@ KEYS: Final = frozenset(
         "tls.enable", "tls.client.keyPath", "tls.client.keyPassword", "tls.client.certPath",
         "tls.client.authServer", "tls.client.trustCertPath", "tls.client.verifyName",
         "tls.ciphers", "tls.protocols", "tls.test.mode.enable", "tls.ha.enable",
+        "tls.members.keyPath", "tls.members.keyPassword", "tls.members.certPath", "tls.members.trustCertPath",
     }
 )  # fmt: skip
-"""Java's, and `tls.client.verifyName` and `tls.ha.enable`."""
+"""Java's, and `tls.client.verifyName`, `tls.ha.enable` and `tls.members.*`."""
 
 
 def read_tls_config(file: Path) -> TlsConfig:
@@ -144,6 +152,8 @@ def tls_config(values: Mapping[str, str], *, folder: Path, label: str) -> TlsCon
         server=server,
         client_certificates=asked,
         client_authorities=authorities,
+        member=reading.pair("tls.members"),
+        member_authorities=reading.path("tls.members.trustCertPath"),
         at_ha_port=reading.truth("tls.ha.enable", default=True),
         enabled=reading.truth("tls.enable", default=False),
         client=client,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 
+from brokerset_runtime.tls.contexts import MEMBER_AUTHORITY_KEY, Tls
 from brokerset_runtime.tls.session import TlsError, TlsSession
 from brokerset_runtime.tls.transport import TlsTransport
 
@@ -37,3 +38,22 @@ async def connect_tls(context: ssl.SSLContext, above: asyncio.Protocol, host: st
     except BaseException:
         layer.abort()
         raise
+
+
+async def connect_member(tls: Tls, above: asyncio.Protocol, host: str, port: int) -> None:
+    """Connect to a process of the same set: both ends show certificates of the authority of members.
+
+    Plain if the process has `tls.enable=false`. Raises as `connect_tls`; a refused certificate is
+    reported with the authority that had to sign it.
+    """
+    context = tls.client_of_members
+    if context is None:
+        await asyncio.get_running_loop().create_connection(lambda: above, host, port)
+        return
+    try:
+        await connect_tls(context, above, host, port)
+    except TlsError as error:
+        raise TlsError(
+            f"{error}; members are whom {tls.member_authorities} has signed: give that process such a"
+            f" certificate, for this name, or correct {MEMBER_AUTHORITY_KEY} here"
+        ) from None

@@ -14,11 +14,14 @@ import structlog
 
 from brokerset_runtime.settings import SettingsError
 from brokerset_runtime.tls.config import ClientCertificates, KeyPair, TlsConfig, TlsMode, read_tls_config
+from brokerset_runtime.tls.shown_certificates import observe_certificates
 
 log = structlog.get_logger(__name__)
 
 ENVIRONMENT_VARIABLE: Final = "BROKERSET_TLS_CONFIG_FILE"
 """Names the file for programs without settings of their own: clients and commands."""
+
+MEMBER_AUTHORITY_KEY: Final = "tls.members.trustCertPath"
 
 WATCH_SECONDS: Final = 2.0
 """Between two looks at the files: a rotated certificate is used so much later at most."""
@@ -79,9 +82,20 @@ class Tls:
         return self._loaded.members
 
     @property
+    def member_authorities(self) -> Path | None:
+        """Who signs certificates of members; None: nobody, so that no member is let in by TLS."""
+        return _among_members(self._loaded.config).client_authorities
+
+    @property
+    def clients_may_be_members(self) -> bool:
+        """Whether clients show certificates of the authority that also says who is a member."""
+        config = self._loaded.config
+        asks = config.client_certificates is not ClientCertificates.NONE
+        return asks and config.member_authorities in (None, config.client_authorities)
+
+    @property
     def client_of_members(self) -> ssl.SSLContext | None:
-        """For connections to processes of the same set: `client`, and what we show as a server if there is
-        nothing else."""
+        """For connections to processes of the same set, to which we show a certificate, too; None: plain."""
         return self._loaded.client_of_members
 
     def refresh(self) -> bool:
@@ -149,7 +163,7 @@ def _load_files(file: Path) -> _Loaded:
     return _Loaded(
         config,
         server=server,
-        members=_server_context(among) if serves and among.client_authorities is not None else None,
+        members=_members_context(among) if serves and among.client_authorities is not None else None,
         client=client,
         client_of_members=_client_context(among) if config.enabled else None,
         stamps=stamps,
@@ -158,13 +172,15 @@ def _load_files(file: Path) -> _Loaded:
 
 def _among_members(config: TlsConfig) -> TlsConfig:
     """Both ends prove who they are, by an authority that they share, whatever holds for clients."""
+    members = config.member_authorities
     return replace(
         config,
+        server=config.member or config.server,
         client_certificates=ClientCertificates.REQUIRE,
-        client_authorities=config.client_authorities or config.server_authorities,
-        server_authorities=config.server_authorities or config.client_authorities,
+        client_authorities=members or config.client_authorities or config.server_authorities,
+        server_authorities=members or config.server_authorities or config.client_authorities,
         verify_server=True,
-        client=config.client or config.server,
+        client=config.member or config.client or config.server,
     )
 
 
@@ -184,12 +200,22 @@ def _server_context(config: TlsConfig) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     assert config.server is not None, "a configuration with a mode has certificates"
     _restrict(context, config)
-    _show(context, config.server, "tls.server")
+    _show(context, config.server, "tls.members" if config.server is config.member else "tls.server")
     if config.client_certificates is not ClientCertificates.NONE:
         assert config.client_authorities is not None, "whoever asks knows the authorities"
-        _trust(context, config.client_authorities, "tls.server.trustCertPath")
+        _trust(
+            context, config.client_authorities, _authority_key(config, config.client_authorities, "server")
+        )
+        if config.member_authorities is not None:  # members are served wherever clients are
+            _trust(context, config.member_authorities, MEMBER_AUTHORITY_KEY)
         require = config.client_certificates is ClientCertificates.REQUIRE
         context.verify_mode = ssl.CERT_REQUIRED if require else ssl.CERT_OPTIONAL
+    return context
+
+
+def _members_context(config: TlsConfig) -> ssl.SSLContext:
+    context = _server_context(config)
+    observe_certificates(context)
     return context
 
 
@@ -199,11 +225,13 @@ def _client_context(config: TlsConfig) -> ssl.SSLContext:
     context.check_hostname = config.verify_server and config.verify_name
     context.verify_mode = ssl.CERT_REQUIRED if config.verify_server else ssl.CERT_NONE
     if config.server_authorities is not None:
-        _trust(context, config.server_authorities, "tls.client.trustCertPath")
+        _trust(
+            context, config.server_authorities, _authority_key(config, config.server_authorities, "client")
+        )
     elif config.verify_server:
         context.load_default_certs()
     if config.client is not None:
-        _show(context, config.client, "tls.client")
+        _show(context, config.client, "tls.members" if config.client is config.member else "tls.client")
     return context
 
 
@@ -238,9 +266,16 @@ def _key_problem(error: ssl.SSLError) -> str:
     return f"is no certificate and key in PEM ({(error.reason or str(error)).lower().replace('_', ' ')})"
 
 
+def _authority_key(config: TlsConfig, authorities: Path, end: str) -> str:
+    """The key that named a file, for errors."""
+    return MEMBER_AUTHORITY_KEY if authorities == config.member_authorities else f"tls.{end}.trustCertPath"
+
+
 def _trust(context: ssl.SSLContext, authorities: Path, key: str) -> None:
     try:
         context.load_verify_locations(authorities)
+        if key == MEMBER_AUTHORITY_KEY:  # may be one authority below a root that signs others, too
+            context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     except ssl.SSLError:
         raise SettingsError([f"{key}={authorities}: has no certificate in PEM"]) from None
     except OSError as error:

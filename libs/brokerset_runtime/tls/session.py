@@ -6,6 +6,8 @@ import ssl
 from contextlib import suppress
 from typing import Any, Final
 
+from brokerset_runtime.tls.shown_certificates import shown_subject
+
 RECORD_BYTES: Final = 64 * 1024
 """Asked for at a time: more than one record holds."""
 
@@ -85,6 +87,10 @@ class TlsSession:
     def certificate(self) -> dict[str, Any] | None:
         """What the other end has shown and we have verified, as `ssl.SSLSocket.getpeercert` gives it."""
         return self._object.getpeercert() if self.established else None
+
+    def shown_subject(self) -> str | None:
+        """Whose certificate the client of a port of members has shown, verified or not."""
+        return shown_subject(self._object)
 
     def version(self) -> str | None:
         """`TLSv1.3`, say; None before the two ends have agreed."""

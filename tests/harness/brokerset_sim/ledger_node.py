@@ -62,6 +62,7 @@ class SimMemberPort:
         self._node = node
         self._process = process
         self.asker: Asker = SimAsker(node.world.network, process)
+        self.member_asker = self.asker
 
     async def serve(self, handlers: Mapping[int, Handler]) -> None:
         """Listen until cancelled."""

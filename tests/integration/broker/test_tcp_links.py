@@ -34,6 +34,7 @@ from brokerset_protocol.ha_packets import (
 )
 from brokerset_rig.certificates import Certificates
 from brokerset_rig.fake_replica_log import FakeReplicaLog
+from brokerset_rig.set_certificates import SetCertificates
 from brokerset_rig.steady_time import SteadyLoop, SteadyUvloop
 from brokerset_rig.waiting import until
 from brokerset_runtime.tls import Tls
@@ -179,6 +180,32 @@ async def test_strangers_are_refused(tmp_path: Path) -> None:
             network.close()
         assert side.links == []
         await pair(side)
+
+
+async def test_a_client_of_the_set_with_its_certificate_is_no_slave_and_no_master(tmp_path: Path) -> None:
+    """Nor is a member with an expired certificate, or one that is asked at a host that its own is not for."""
+    certificates = SetCertificates(tmp_path)
+    member = certificates.member()
+    others = (
+        (certificates.client(), "issuer certificate"),
+        (certificates.expired(), "has expired"),
+    )
+    async with master(tls=member) as side:
+        for attacker, _ in others:
+            network = TcpHaNetwork(host="127.0.0.1", port=0, tls=attacker)
+            with pytest.raises(LinkClosed):
+                await (await network.connect(f"127.0.0.1:{side.network.port}", 5)).shake_hands(SLAVE)
+            network.close()
+        assert side.links == []
+        await pair(side)
+    elsewhere = certificates.member("elsewhere", ("elsewhere",))
+    for there, reason in (*others, (elsewhere, "not valid for '127.0.0.1'")):
+        async with master(tls=there) as side:
+            network = TcpHaNetwork(host="127.0.0.1", port=0, tls=member)
+            with pytest.raises(LinkClosed, match=f"{reason}.*members/authority.pem"):
+                await network.connect(f"127.0.0.1:{side.network.port}", 5)
+            network.close()
+            assert side.links == []
 
 
 async def test_members_check_each_other_whatever_holds_for_clients(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.integration.broker.test_dledger_group import Group, group, leads, member, patient
+from tests.integration.broker.test_dledger_group import patient
 
 from brokerset_client.errors import RequestRefused
 from brokerset_kube import kinds
@@ -20,6 +20,7 @@ from brokerset_operator.ledger_view import LedgerAdmin, Member, query_groups
 from brokerset_operator.reconcile_queue import Key
 from brokerset_operator.topics import FINALIZER, TOPIC, TopicReconciler
 from brokerset_rig.fake_kube import FakeKube
+from brokerset_rig.ledger_brokers import Group, group, leads, member
 from brokerset_rig.operator_parts import NAMESPACE, broker_set, condition
 from brokerset_rig.waiting import until
 from brokerset_runtime.clock import SystemClock

@@ -22,9 +22,11 @@ from brokerset_raft.messages import (
     HeartbeatReply,
     Message,
     VoteReply,
+    VoteRequest,
 )
 from brokerset_raft.transport import TcpTransport, TransportLimits, split_address
 from brokerset_rig.certificates import Certificates
+from brokerset_rig.set_certificates import SetCertificates
 from brokerset_rig.stack import free_port
 from brokerset_rig.waiting import until
 from brokerset_runtime.tls import Tls
@@ -349,6 +351,29 @@ async def test_tls_in_both_directions(tmp_path: Path) -> None:
 
         assert plain.transport.counters.connects == 0
         assert strange.transport.counters.connects == 0
+
+
+async def test_a_client_of_the_set_with_its_certificate_cannot_vote(tmp_path: Path) -> None:
+    """What it sends to a member never arrives, and a member sends it nothing; with a member's it would."""
+    certificates = SetCertificates(tmp_path)
+    member, late = certificates.member(), certificates.expired()
+    two, other = Peer(2, tls=member), Peer(4, tls=member)
+    attackers = (Peer(1, tls=certificates.client()), Peer(3, tls=late))
+    vote = VoteRequest(term=9, last_index=99, last_term=8)
+    async with listening(two, other, *attackers):
+        two.transport.use(group_of(two, other, *attackers))
+        for each in (*attackers, other):
+            each.transport.use(group_of(each, two))
+        for attacker in attackers:
+            attacker.transport.send(Message(attacker.node_id, 2, vote))
+            two.beat(attacker.node_id)
+        await until(lambda: refused(two) >= 4)
+        other.transport.send(Message(4, 2, vote))
+        await until(lambda: bool(two.received))
+
+        assert two.received == [Message(4, 2, vote)]
+        assert [each.received for each in attackers] == [[], []]
+        assert [each.transport.counters.connects for each in attackers] == [0, 0]
 
 
 def refused(peer: Peer) -> int:

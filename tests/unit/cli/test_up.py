@@ -53,19 +53,20 @@ def test_what_cannot_be_done_is_named(arguments: tuple[str, ...], code: int, say
     assert (found, says in output) == (code, True), output
 
 
-def test_a_damaged_authority_is_said_and_nothing_is_started(tmp_path: Path) -> None:
-    """Clients trust it, so a new one is not made in silence."""
+@pytest.mark.parametrize("name", ["authority", "client-authority"])
+def test_a_damaged_authority_is_said_and_nothing_is_started(tmp_path: Path, name: str) -> None:
+    """Others trust it, so a new one is not made in silence."""
     DataFolder(tmp_path / "d").claim(default_manifest().metadata.name).release()
     folder = tmp_path / "d" / "tls"
     folder.mkdir()
-    for name in ("authority.pem", "authority.key"):
-        (folder / name).write_bytes(b"")
+    for ending in ("pem", "key"):
+        (folder / f"{name}.{ending}").write_bytes(b"")
 
     code, output = _run("up", "--tls", "--data", str(tmp_path / "d"))
 
     assert code == 1
-    assert f"the authority in {folder} cannot be used" in output
-    assert "restore authority.pem and authority.key" in output
+    assert f"an authority in {folder} cannot be used: {name}.pem, {name}.key: " in output
+    assert "restore its .pem and .key" in output
     assert not (folder / "processes.properties").exists()
 
 

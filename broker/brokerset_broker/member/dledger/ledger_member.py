@@ -143,7 +143,7 @@ class LedgerMember:
             settings.dledger_addresses(),
             store.ledger,
             store.current_term,
-            requester=self._asker,
+            requester=port.member_asker,
             clock=parts.clock,
             run_blocking=self._run_on_disk,
             random_source=parts.random_source,
@@ -209,7 +209,7 @@ class LedgerMember:
                 if member != settings.dledger_self_id
             },
             config.quorum,
-            self._asker,
+            port.member_asker,
         )
         self.shell.registered(self._own_id, 0)
         self.shell.in_sync_changed(enough=True, epoch_confirmed=True)

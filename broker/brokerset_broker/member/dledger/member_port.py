@@ -20,7 +20,11 @@ class MemberPort(Protocol):
 
     @property
     def asker(self) -> Asker:
-        """Asks the other members."""
+        """Asks brokers of the group where clients ask them, too."""
+
+    @property
+    def member_asker(self) -> Asker:
+        """Asks the other members at their ports in `dLegerPeers`."""
 
     async def serve(self, handlers: Mapping[int, Handler]) -> None:
         """Answer the other members, until cancelled. The table may grow meanwhile."""
@@ -33,20 +37,27 @@ class TcpMemberPort:
     """The real one: `listener` is bound to the port."""
 
     def __init__(self, listener: socket.socket, tls: Tls | None = None, sign: Sign | None = None) -> None:
-        """`sign` signs requests to other members."""
+        """`sign` signs requests to other members.
+
+        With `tls` both ends of a connection show to be members, as for replication in controller mode; as
+        there, `tls.ha.enable=false` leaves this port plain.
+        """
         self._listener = listener
-        self._tls = tls
+        self._tls = tls if tls is not None and tls.at_ha_port else None
         self._pool = ConnectionPool(tls=tls, sign=sign)
+        self._member_pool = ConnectionPool(tls=self._tls, sign=sign, to_members=True)
         self._server: RemotingServer | None = None
         self.asker: Asker = PoolRequester(self._pool)
+        self.member_asker: Asker = PoolRequester(self._member_pool)
 
     async def serve(self, handlers: Mapping[int, Handler]) -> None:
-        self._server = RemotingServer(handlers, tls=self._tls)
+        self._server = RemotingServer(handlers, tls=self._tls, members_only=True)
         await self._server.listen_on(self._listener)
         await self._server.sweep_idle()
 
     async def close(self) -> None:
         if self._server is not None:
             await self._server.close(DRAIN_SECONDS)
+        await self._member_pool.close()
         await self._pool.close()
         self._listener.close()

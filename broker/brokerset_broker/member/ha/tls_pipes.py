@@ -15,7 +15,7 @@ import structlog
 
 from brokerset_runtime.tls import Tls, TlsError
 from brokerset_runtime.tls.arrivals import Arrivals
-from brokerset_runtime.tls.connecting import connect_tls
+from brokerset_runtime.tls.connecting import connect_member
 
 log = structlog.get_logger(__name__)
 
@@ -57,11 +57,9 @@ class TlsPort:
 
 async def connect_by_tls(tls: Tls, host: str, port: int) -> socket.socket:
     """Connect, and return the plain end. Raises `TlsError`, `OSError`, `ValueError` for what is no host."""
-    context = tls.client_of_members
-    assert context is not None, "asked for only where connections use TLS"
     taken: asyncio.Future[socket.socket] = asyncio.get_running_loop().create_future()
     outer = _Outer(lambda inner, _: taken.set_result(inner))
-    await connect_tls(context, outer, host, port)
+    await connect_member(tls, outer, host, port)
     if outer.problem is not None:
         raise outer.problem
     return taken.result()
