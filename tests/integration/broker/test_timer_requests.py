@@ -299,3 +299,15 @@ async def test_a_forged_message_in_a_store_of_java_is_not_delivered(setup: Setup
         await client.send("t", b"y", properties={"TIMER_DELAY_MS": "1"})
         assert [record.body for record in await client.wait_for("t")] == [b"y"]
         assert broker.store.queue_end(topic, 0) == (2 if topic == TIMER_TOPIC else before)
+
+
+async def test_what_a_java_broker_popped_comes_through_the_wheel(setup: Setup) -> None:
+    """Its check points are timer messages: without them what nobody acked would never be delivered again."""
+    topic = "rmq_sys_REVIVE_LOG_DefaultCluster"
+    async with setup.pair() as (broker, _):
+        before = broker.store.queue_end(topic, 0)
+        broker.store.append(
+            TIMER_TOPIC, 0, b"{}", encode_properties({"TIMER_OUT_MS": "5", "REAL_TOPIC": topic, "REAL_QID": "0"}),
+            flag=0, sys_flag=0, born_timestamp=1, born_host=bytes(8),
+        )  # fmt: skip
+        await setup.until(lambda: broker.store.queue_end(topic, 0) == before + 1)

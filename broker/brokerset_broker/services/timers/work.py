@@ -40,7 +40,7 @@ from brokerset_broker.timers.progress import TimerState
 from brokerset_broker.timers.put_decision import TIMER_QUEUE_ID
 from brokerset_broker.timers.settings import TimerSettings
 from brokerset_formats.errors import FormatError
-from brokerset_formats.names import TIMER_TOPIC, is_send_forbidden
+from brokerset_formats.names import SEND_FORBIDDEN_TOPICS, TIMER_TOPIC
 from brokerset_formats.records import Record, RecordHead, check_record, decode_record
 from brokerset_formats.timer_files import NO_POSITION, TimerUnit
 from brokerset_runtime.clock import Clock
@@ -527,8 +527,9 @@ class TimerWork:
 
     def _refusal(self, topic: str) -> str | None:
         """Why messages for a topic are dropped; None if they are delivered."""
-        if is_send_forbidden(topic) or topic == METADATA_TOPIC:
-            # Only a Java broker stores that: it lets clients send to the wheel's topic.
+        if topic in SEND_FORBIDDEN_TOPICS or topic == METADATA_TOPIC:
+            # Only a Java broker stores that: it lets clients send to the wheel's topic. Its own messages of
+            # what was popped come through the wheel as well, to a topic that clients may not send to here.
             return "a timer message for a topic that only brokers write is dropped"
         if self._is_subject(topic):
             return "a timer message of a deleted topic is dropped: an ordered subject has its name now"
