@@ -925,7 +925,9 @@ class Broker:
             extend=self._add_store_stream if self.settings.store_stream_enable else None,
         )
         try:
-            self.http_port = await endpoint.start(self.settings.bind_address, self.settings.http_port)
+            self.http_port = await endpoint.start(
+                self.settings.bind_address, self.settings.http_port, self.tls
+            )
         except OSError as error:
             raise PortTaken(
                 f"HTTP port {self.settings.http_port} cannot be used: {error}; choose another with httpPort"

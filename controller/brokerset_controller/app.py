@@ -289,7 +289,7 @@ class Controller:
             self._endpoint = HttpEndpoint(
                 alive=self._alive_problems, ready=self._ready_problems, metrics=self._metrics
             )
-            self.http_port = await self._endpoint.start(settings.bind_address, settings.http_port)
+            self.http_port = await self._endpoint.start(settings.bind_address, settings.http_port, self._tls)
 
     def _controller_addresses(self) -> str | None:
         """Where clients reach the controllers; None before this one knows the members."""

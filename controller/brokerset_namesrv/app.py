@@ -116,7 +116,7 @@ class NameServer:
                 self._endpoint = HttpEndpoint(
                     alive=self._alive_problems, ready=self._ready_problems, metrics=self._metrics
                 )
-                self.http_port = await self._endpoint.start(address, max(http, 0))
+                self.http_port = await self._endpoint.start(address, max(http, 0), self._tls)
         except BaseException:
             await self.close()
             raise

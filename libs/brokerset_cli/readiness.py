@@ -63,7 +63,9 @@ async def broker_problems(host: str, http_port: int) -> list[str] | None:
     """What a broker says about why it does not serve; empty when it does, None when it says nothing."""
     try:
         async with asyncio.timeout(PROBE_SECONDS_MAX):
-            reader, writer = await asyncio.open_connection(host, http_port)
+            tls = tls_of_environment()
+            context = None if tls is None else tls.http_client
+            reader, writer = await asyncio.open_connection(host, http_port, ssl=context)
             try:
                 writer.write(b"GET /readyz HTTP/1.0\r\nHost: localhost\r\n\r\n")
                 head, _, body = (await _read_all(reader)).partition(b"\r\n\r\n")

@@ -10,7 +10,9 @@ Everything is in `tls/`: who may read that folder may be a member of the set.
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
     from brokerset_runtime.tls.authority import Authority, Issued
 
 FOLDER: Final = "tls"
+_ELSEWHERE: Final = "192.0.2.1"
+"""An address of nobody (RFC 5737), on the other side of the default route."""
+
 LIFETIME: Final = timedelta(days=397)
 """Of the certificates of the set; every start makes new ones."""
 
@@ -69,6 +74,18 @@ def has_tls(data: Path) -> bool:
 def tls_config_file(data: Path) -> Path | None:
     """What the settings of the set's processes say."""
     return processes_file(data).absolute() if has_tls(data) else None
+
+
+def hosts_of(host: str) -> list[str]:
+    """What a certificate names for processes that listen on `host`: for all addresses, the machine's name and
+    the address by which it reaches others."""
+    if host != "0.0.0.0":
+        return [host]
+    names = [socket.gethostname()]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked, suppress(OSError):
+        asked.connect((_ELSEWHERE, 9))  # sends nothing: the system chooses the address
+        names.append(asked.getsockname()[0])
+    return names
 
 
 def make_tls(data: Path, hosts: Iterable[str]) -> None:

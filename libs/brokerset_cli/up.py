@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from brokerset_cli.running import Run, controllers_with_data, run_set, write_set
 from brokerset_cli.set_tls import (
     clients_file,
     has_tls,
+    hosts_of,
     make_tls,
     processes_file,
     tls_config_file,
@@ -150,7 +150,7 @@ def _choose_tls(folder: DataFolder, host: str, wanted: bool | None) -> None:
         processes_file(folder.path).unlink(missing_ok=True)
     elif wanted or has_tls(folder.path):
         try:
-            make_tls(folder.path, [socket.gethostname() if host == "0.0.0.0" else host])
+            make_tls(folder.path, hosts_of(host))
         except ValueError as error:
             fail(
                 f"an authority in {processes_file(folder.path).parent} cannot be used: {error}",

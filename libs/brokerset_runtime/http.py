@@ -12,12 +12,18 @@ import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from brokerset_runtime.tls.arrivals import Arrivals
+from brokerset_runtime.tls.contexts import Tls
+
 if TYPE_CHECKING:
     from aiohttp import web
     from prometheus_client import CollectorRegistry
 
 SHUTDOWN_SECONDS_MAX: Final = 1.0
 """Longest time that `close` waits for requests that are being answered."""
+
+BACKLOG: Final = 128
+"""Connections that wait until they are accepted."""
 
 Check = Callable[[], list[str]]
 """Returns the reasons why the answer is no; empty means yes. Must return at once."""
@@ -47,9 +53,14 @@ class HttpEndpoint:
         self._metrics = metrics
         self._extend = extend
         self._runner: web.AppRunner | None = None
+        self._server: asyncio.Server | None = None
+        self._arrivals: Arrivals | None = None
 
-    async def start(self, host: str, port: int) -> int:
-        """Listen on `host:port`, 0 for a free port; returns the port. Raises `OSError` when it is taken."""
+    async def start(self, host: str, port: int, tls: Tls | None = None) -> int:
+        """Listen on `host:port`, 0 for a free port; returns the port. Raises `OSError` when it is taken.
+
+        With `tls` the port takes HTTPS, too, or alone (`tls.server.mode`), and asks nobody for a certificate.
+        """
         for module in ("aiohttp.web", "prometheus_client"):
             await asyncio.to_thread(importlib.import_module, module)
         from aiohttp import web
@@ -62,17 +73,26 @@ class HttpEndpoint:
             self._extend(application)
         runner = web.AppRunner(application, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS_MAX)
         await runner.setup()
+        serving = runner.server
+        assert serving is not None, "a runner that was set up has one"
+        if tls is not None:
+            self._arrivals = Arrivals(tls, serving, at_http_port=True)
+        accept = serving if self._arrivals is None else self._arrivals.accept
         try:
-            await web.TCPSite(runner, host, port).start()
+            self._server = await asyncio.get_running_loop().create_server(accept, host, port, backlog=BACKLOG)
         except OSError:
             await runner.cleanup()
             raise
         self._runner = runner
-        address = runner.addresses[0]
-        return int(address[1])
+        return int(self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
         """Stop listening; may be called more than once, and without `start`."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+        if self._arrivals is not None:
+            self._arrivals.close()
         runner, self._runner = self._runner, None
         if runner is not None:
             await runner.cleanup()

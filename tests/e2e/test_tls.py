@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import socket
 import ssl
+import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -56,6 +58,13 @@ def ports_of(local: LocalSet) -> dict[str, str]:
     }
 
 
+def http_ports(local: LocalSet) -> list[str]:
+    """Addresses of the ports that processes of the set serve metrics on."""
+    found = [*local.processes("controller").values(), *local.processes("broker").values()]
+    hosts = [(each["address"].rpartition(":")[0], each["httpPort"]) for each in found]
+    return [f"{host}:{port}" for host, port in hosts if port]
+
+
 def test_commands_work_as_they_do_without_tls(secure: LocalSet) -> None:
     """They find in the folder what they need."""
     secure("topic", "create", "seen")
@@ -80,6 +89,18 @@ async def test_nothing_is_served_in_plain_text(secure: LocalSet) -> None:
         reply = await connection.call(Command(RequestCode.GET_BROKER_CLUSTER_INFO, {}), 20)
         assert (reply.code, "by TLS only" in (reply.remark or "")) == (16, True), what
         connection.abort()
+
+
+def test_metrics_and_health_are_served_by_tls_alone(secure: LocalSet) -> None:
+    """To whoever trusts the authority, with no certificate of its own."""
+    context = ssl.create_default_context(cafile=str(secure.data / "tls" / "authority.pem"))
+    ports = http_ports(secure)
+    assert len(ports) >= 3
+    for address in ports:
+        with urllib.request.urlopen(f"https://{address}/metrics", timeout=20, context=context) as answer:
+            assert b"# HELP" in answer.read()
+        with pytest.raises((OSError, http.client.HTTPException)):
+            urllib.request.urlopen(f"http://{address}/healthz", timeout=20).close()
 
 
 @pytest.mark.parametrize("shown", [None, "client", "processes"])

@@ -44,10 +44,12 @@ class Arrivals:
         refusing: Callable[[], asyncio.Protocol] | None = None,
         *,
         members_only: bool = False,
+        at_http_port: bool = False,
     ) -> None:
         """`serving` makes the protocol of a connection, `refusing` that of one that had to use TLS.
 
-        Without `refusing` such a connection is closed. With `members_only` all must show certificates.
+        Without `refusing` such a connection is closed. With `members_only` all must show certificates, with
+        `at_http_port` nobody.
         """
         self.handshakes_failed = 0
         self.plain_refused = 0
@@ -55,6 +57,7 @@ class Arrivals:
         self._serving = serving
         self._refusing = refusing
         self._members_only = members_only
+        self._at_http_port = at_http_port
         self._waiting: dict[_Arrival, None] = {}
         self._log = LogThrottle()
         self._closed = False
@@ -91,7 +94,7 @@ class Arrivals:
 
     def secure(self, arrival: _Arrival) -> TlsTransport | None:
         """The layer for a connection that begins a handshake; None: it is refused."""
-        context: ssl.SSLContext | None = self._tls.members if self._members_only else self._tls.server
+        context = self._context()
         if context is None:
             self.failed(arrival, _NO_TLS if self._tls.mode is TlsMode.DISABLED else _NO_AUTHORITY)
             return None
@@ -103,9 +106,15 @@ class Arrivals:
             on_failed=arrival.failed,
         )
 
+    def _context(self) -> ssl.SSLContext | None:
+        if self._at_http_port:
+            return self._tls.http
+        return self._tls.members if self._members_only else self._tls.server
+
     def plain(self, arrival: _Arrival) -> asyncio.Protocol | None:
         """The protocol for a connection that begins with something else; None: it is closed."""
-        if self._tls.mode is not TlsMode.ENFORCING:
+        enforced = self._tls.mode is TlsMode.ENFORCING
+        if not enforced or (self._at_http_port and self._tls.http is None):
             return self._serving()
         self.plain_refused += 1
         if self._members_only:

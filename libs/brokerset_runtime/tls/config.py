@@ -68,6 +68,9 @@ class TlsConfig:
     at_ha_port: bool = True
     """Whether replication between brokers uses TLS, too: Java's brokers have none there."""
 
+    at_http_port: bool = True
+    """Whether the HTTP port (metrics, health, store streams) takes TLS by `mode`, too."""
+
     enabled: bool = False
     """Whether connections to others use TLS."""
 
@@ -107,10 +110,11 @@ KEYS: Final = frozenset(
         "tls.enable", "tls.client.keyPath", "tls.client.keyPassword", "tls.client.certPath",
         "tls.client.authServer", "tls.client.trustCertPath", "tls.client.verifyName",
         "tls.ciphers", "tls.protocols", "tls.test.mode.enable", "tls.ha.enable",
+        "tls.http.enable",
         "tls.members.keyPath", "tls.members.keyPassword", "tls.members.certPath", "tls.members.trustCertPath",
     }
 )  # fmt: skip
-"""Java's, and `tls.client.verifyName`, `tls.ha.enable` and `tls.members.*`."""
+"""Java's, and `tls.client.verifyName`, `tls.ha.enable`, `tls.http.enable` and `tls.members.*`."""
 
 
 def read_tls_config(file: Path) -> TlsConfig:
@@ -155,6 +159,7 @@ def tls_config(values: Mapping[str, str], *, folder: Path, label: str) -> TlsCon
         member=reading.pair("tls.members"),
         member_authorities=reading.path("tls.members.trustCertPath"),
         at_ha_port=reading.truth("tls.ha.enable", default=True),
+        at_http_port=reading.truth("tls.http.enable", default=True),
         enabled=reading.truth("tls.enable", default=False),
         client=client,
         server_authorities=reading.path("tls.client.trustCertPath"),

@@ -37,6 +37,7 @@ class _Loaded:
     members: ssl.SSLContext | None
     client: ssl.SSLContext | None
     client_of_members: ssl.SSLContext | None
+    http: ssl.SSLContext | None
     stamps: dict[Path, Stamp | None]
 
 
@@ -72,6 +73,16 @@ class Tls:
     def at_ha_port(self) -> bool:
         """Whether replication between brokers uses TLS."""
         return self._loaded.config.at_ha_port
+
+    @property
+    def http(self) -> ssl.SSLContext | None:
+        """For who connects to the HTTP port, which asks nobody for a certificate; None: plain only."""
+        return self._loaded.http
+
+    @property
+    def http_client(self) -> ssl.SSLContext | None:
+        """For connections to the HTTP ports of processes with the same settings; None: plain."""
+        return self._loaded.client if self._loaded.config.at_http_port else None
 
     @property
     def members(self) -> ssl.SSLContext | None:
@@ -165,6 +176,9 @@ def _load_files(file: Path) -> _Loaded:
         server=server,
         members=_members_context(among) if serves and among.client_authorities is not None else None,
         client=client,
+        http=_server_context(replace(config, client_certificates=ClientCertificates.NONE))
+        if serves and config.at_http_port
+        else None,
         client_of_members=_client_context(among) if config.enabled else None,
         stamps=stamps,
     )

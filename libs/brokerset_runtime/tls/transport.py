@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from brokerset_runtime.tls.session import TlsError, TlsSession
@@ -104,6 +104,9 @@ class TlsTransport(asyncio.Protocol):
             self._fail(error)
         else:
             self._send()
+
+    def writelines(self, data: Iterable[bytes]) -> None:
+        self.write(b"".join(data))
 
     def close(self) -> None:
         """Send what was written, say that nothing more comes, and close."""

@@ -23,6 +23,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import orjson
 
 from brokerset_formats.errors import FormatError
+from brokerset_runtime.tls import tls_of_environment
 from brokerset_spark.json_values import CAMEL, from_value
 from brokerset_spark.stores.folder import READ_MAX, FileFacts, StoreFolder
 from brokerset_spark.stores.names import NameTree
@@ -84,6 +85,13 @@ class StreamState:
 
     dispatched_offset: int
     """How far queues and index are."""
+
+
+def _context() -> ssl.SSLContext:
+    """What `BROKERSET_TLS_CONFIG_FILE` says, else the authorities that the system trusts."""
+    tls = tls_of_environment()
+    found = None if tls is None else tls.client
+    return found or ssl.create_default_context()
 
 
 class HttpFolder(StoreFolder):
@@ -304,7 +312,7 @@ class HttpFolder(StoreFolder):
         if self._connection is None:
             self._connection = (
                 http.client.HTTPSConnection(
-                    self._host, self._port, timeout=TIMEOUT_SECONDS, context=ssl.create_default_context()
+                    self._host, self._port, timeout=TIMEOUT_SECONDS, context=_context()
                 )
                 if self._secure
                 else http.client.HTTPConnection(self._host, self._port, timeout=TIMEOUT_SECONDS)

@@ -306,8 +306,9 @@ async def test_what_a_java_broker_popped_comes_through_the_wheel(setup: Setup) -
     topic = "rmq_sys_REVIVE_LOG_DefaultCluster"
     async with setup.pair() as (broker, _):
         before = broker.store.queue_end(topic, 0)
+        popped = {"TIMER_OUT_MS": "5", "REAL_TOPIC": topic, "REAL_QID": "0"}
         broker.store.append(
-            TIMER_TOPIC, 0, b"{}", encode_properties({"TIMER_OUT_MS": "5", "REAL_TOPIC": topic, "REAL_QID": "0"}),
+            TIMER_TOPIC, 0, b"{}", encode_properties(popped),
             flag=0, sys_flag=0, born_timestamp=1, born_host=bytes(8),
         )  # fmt: skip
         await setup.until(lambda: broker.store.queue_end(topic, 0) == before + 1)

@@ -24,7 +24,12 @@ from brokerset_broker.outside.store_stream.files import Bounds, OpenFile, StoreF
 from brokerset_broker.outside.store_stream.names import Kind, Wanted, split_path, wanted
 from brokerset_broker.outside.store_stream.pace import Pace
 from brokerset_broker.outside.store_stream.ranges import Part, wanted_part
-from brokerset_broker.outside.store_stream.sending import SendingEnded, send_part
+from brokerset_broker.outside.store_stream.sending import (
+    STALL_SECONDS_MAX,
+    STEP_BYTES,
+    SendingEnded,
+    send_part,
+)
 from brokerset_broker.outside.store_stream.small_files import WHOLE_MAX, read_at_once
 from brokerset_broker.store.message_store import MessageStore
 from brokerset_formats.lazy_dataclasses import dataclass
@@ -292,7 +297,7 @@ class StoreStream:
         await response.prepare(request)
         if part.start < part.end:
             try:
-                await self._send_bytes(request, named, file, part)
+                await self._send_bytes(request, response, named, file, part)
             except (SendingEnded, OSError) as error:  # after the head, no other answer can be given
                 log.info("a reader of the store did not get all", path=named.path, reason=str(error))
                 if request.transport is not None:
@@ -301,7 +306,50 @@ class StoreStream:
         await response.write_eof()
         return response
 
-    async def _send_bytes(self, request: web.Request, named: Wanted, file: OpenFile, part: Part) -> None:
+    async def _send_bytes(
+        self, request: web.Request, response: web.StreamResponse, named: Wanted, file: OpenFile, part: Part
+    ) -> None:
+        first = named.start if named.kind is Kind.LOG else None
+
+        def still_there(position: int) -> bool:
+            return first is None or self._files.end >= first + position
+
+        if request.transport is not None and request.transport.get_extra_info("tls_version"):
+            await self._send_by_tls(response, file, part, still_there)
+        else:
+            await self._send_plain(request, file, part, still_there)
+
+    async def _send_by_tls(
+        self,
+        response: web.StreamResponse,
+        file: OpenFile,
+        part: Part,
+        still_there: Callable[[int], bool],
+    ) -> None:
+        """The body goes through the connection's TLS, a step after the other."""
+        position = part.start
+        while position < part.end:
+            step = min(STEP_BYTES, part.end - position)
+            await asyncio.sleep(self._pace.take(step))
+            if self._stop.is_set():
+                raise SendingEnded("the broker closes")
+            data = await self._in_thread(os.pread, file.descriptor, step, position)
+            if not data:
+                raise SendingEnded("the file has become shorter")
+            position += len(data)
+            if not still_there(position):
+                raise SendingEnded("the log was truncated meanwhile")
+            try:
+                async with asyncio.timeout(STALL_SECONDS_MAX):
+                    await response.write(data)
+            except TimeoutError:
+                raise SendingEnded("the peer takes nothing") from None
+            if file.sealed:
+                os.posix_fadvise(file.descriptor, position - len(data), len(data), os.POSIX_FADV_DONTNEED)
+
+    async def _send_plain(
+        self, request: web.Request, file: OpenFile, part: Part, still_there: Callable[[int], bool]
+    ) -> None:
         """The body goes past the loop's transport, which has nothing to send once the head is away.
 
         The thread has descriptors of its own, so that neither the end of the request nor that of the
@@ -319,7 +367,6 @@ class StoreStream:
         connection = transport.get_extra_info("socket")
         if transport.is_closing() or connection is None:
             raise SendingEnded("the peer has closed")
-        first = named.start if named.kind is Kind.LOG else None
 
         def send(target: int, source: int) -> str | None:
             try:
@@ -330,7 +377,7 @@ class StoreStream:
                     part.end,
                     pace=self._pace,
                     stop=self._stop,
-                    still_there=lambda position: first is None or self._files.end >= first + position,
+                    still_there=still_there,
                     forget=file.sealed,
                 )
             except SendingEnded as error:
