@@ -13,6 +13,7 @@ from pathlib import Path
 from brokerset_acl.signatures import Credentials
 from brokerset_rig import stack
 from brokerset_rig.certificates import Certificates
+from brokerset_rig.ledger_tls_suite import members_of_both_makes
 from brokerset_rig.local_servers import HOST, Client, running_broker, running_name_server
 from brokerset_rig.waiting import until
 from brokerset_runtime.remoting import connect
@@ -161,6 +162,7 @@ def suite(add: Add) -> None:
     for what, check in (
         ("mqadmin and Java's client with users and policies", users_and_policies),
         ("Java's client with TLS and certificates", tls_alone),
+        ("a DLedger of Java and of ours, with TLS among its members", members_of_both_makes),
     ):
         with stack.Workspace("access") as folder:
             began = time.monotonic()
