@@ -16,6 +16,7 @@ from brokerset_protocol.codes import RequestCode
 from brokerset_rig import stack
 from brokerset_rig.certificates import Certificates
 from brokerset_rig.golden import differences
+from brokerset_rig.ledger_tls_suite import members_of_both_makes
 from brokerset_rig.local_servers import HOST, Client, running_broker, running_name_server
 from brokerset_rig.other_clients import NAMES, run_client
 from brokerset_rig.waiting import until
@@ -214,6 +215,7 @@ def suite(add: Add) -> None:
         ("mqadmin and Java's client with users and policies", users_and_policies),
         ("clients of C++ and Node that sign", other_makes),
         ("Java's client with TLS and certificates", tls_alone),
+        ("a DLedger of Java and of ours, with TLS among its members", members_of_both_makes),
     ):
         with stack.Workspace("access") as folder:
             began = time.monotonic()

@@ -19,6 +19,7 @@ from brokerset_runtime.clock import SystemClock
 from brokerset_runtime.peer_requests import PoolRequester
 from brokerset_runtime.remoting.pool import ConnectionPool
 from brokerset_runtime.remoting.server import RemotingServer
+from brokerset_runtime.tls import Tls
 
 DATA_FILE_BYTES = 1 << 20
 INDEX_FILE_BYTES = 32 * 65_536
@@ -41,8 +42,10 @@ async def _run_blocking(work: Callable[[], _T]) -> _T:
     return await asyncio.to_thread(work)
 
 
-async def serve(folder: Path, node_id: str, peers: str, *, group: str = "g", alone: bool = False) -> None:
-    """Run the member until it is cancelled."""
+async def serve(
+    folder: Path, node_id: str, peers: str, *, group: str = "g", alone: bool = False, tls: Tls | None = None
+) -> None:
+    """Run the member until it is cancelled; with `tls` its port is one of members, as a broker's."""
     config, addresses = config_of(node_id, peers, group=group, alone=alone)
     ledger = FileLedger(
         folder / f"dledger-{node_id}",
@@ -50,7 +53,7 @@ async def serve(folder: Path, node_id: str, peers: str, *, group: str = "g", alo
         index_file_bytes=INDEX_FILE_BYTES,
         record_of_term=lambda: b"term",
     )
-    pool = ConnectionPool()
+    pool = ConnectionPool(tls=tls, to_members=True)
     driver = Driver(
         config,
         addresses,
@@ -61,7 +64,7 @@ async def serve(folder: Path, node_id: str, peers: str, *, group: str = "g", alo
         run_blocking=_run_blocking,
         random_source=random.Random(),
     )
-    server = RemotingServer(driver.handlers)
+    server = RemotingServer(driver.handlers, tls=tls, members_only=True)
     host, port = addresses[node_id].rsplit(":", 1)
     await server.listen(host, int(port))
     try:
@@ -80,8 +83,10 @@ def main() -> None:
     parser.add_argument("peers")
     parser.add_argument("--group", default="g")
     parser.add_argument("--alone", action="store_true", help="all members are ours")
+    parser.add_argument("--tls", type=Path, help="file with RocketMQ's keys of TLS")
     asked = parser.parse_args()
-    asyncio.run(serve(asked.folder, asked.id, asked.peers, group=asked.group, alone=asked.alone))
+    tls = None if asked.tls is None else Tls(asked.tls)
+    asyncio.run(serve(asked.folder, asked.id, asked.peers, group=asked.group, alone=asked.alone, tls=tls))
 
 
 if __name__ == "__main__":

@@ -56,6 +56,13 @@ NOT_SERVED = (DLedgerCode.NOT_LEADER, DLedgerCode.LEADER_NOT_READY)
 Add = Callable[[str, list[str], float], None]
 
 
+def java_tls(file: Path | None) -> str:
+    """Options of a member of Java; it reads the mode from them alone."""
+    if file is None:
+        return os.environ.get("JAVA_OPT_EXT", "")
+    return f"-Dtls.enable=true -Dtls.server.mode=enforcing -Dtls.config.file={file}"
+
+
 @dataclass
 class Member:
     """A process with its folder."""
@@ -65,6 +72,9 @@ class Member:
     folder: Path
     peers: str
     alone: bool
+    tls: Path | None = None
+    """RocketMQ's keys of TLS, for either make."""
+
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -83,13 +93,19 @@ class Member:
             command = [
                 sys.executable, "-m", "brokerset_rig.dledger_node", str(self.folder), self.member_id, self.peers,
                 "--group", GROUP, *(["--alone"] if self.alone else []),
+                *(["--tls", str(self.tls)] if self.tls is not None else []),
             ]  # fmt: skip
         with (self.folder / f"{self.member_id}.log").open("ab") as output:
             self.process = subprocess.Popen(
                 command,
                 stdout=output,
                 stderr=output,
-                env={**os.environ, "PEERS_RUN": str(self.folder), "CLIENT_HEAP": "256m"},
+                env={
+                    **os.environ,
+                    "PEERS_RUN": str(self.folder),
+                    "CLIENT_HEAP": "256m",
+                    "JAVA_OPT_EXT": java_tls(self.tls),
+                },
                 start_new_session=True,
             )
 
