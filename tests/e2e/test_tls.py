@@ -47,8 +47,10 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSet]:
 
 def ports_of(local: LocalSet) -> dict[str, str]:
     """Every address that the set's processes listen on for each other and for clients, by what it is for."""
+    (group,) = local.status()["groups"]
+    (master,) = [each["process"] for each in group["replicas"] if each["role"] == "master"]
     controller = next(iter(local.processes("controller").values()))
-    broker = next(iter(local.processes("broker").values()))
+    broker = local.processes("broker")[master]  # slaves answer nobody who wants to follow
     return {
         "name server": controller["namesrv"],
         "controller": controller["address"],
@@ -123,7 +125,9 @@ async def test_members_alone_come_through_where_members_talk(secure: LocalSet, s
         with suppress(ssl.SSLError, ConnectionError):
             answer = await asyncio.wait_for(reader.read(1), 20)
         assert (answer != b"") == (shown == "processes"), address
-        writer.close()
+        writer.transport.abort()
+        with suppress(ssl.SSLError, ConnectionError):
+            await asyncio.wait_for(writer.wait_closed(), 20)
 
 
 async def test_clients_of_the_set_are_served_where_clients_ask(secure: LocalSet) -> None:
