@@ -359,11 +359,23 @@ def read_manifest(document: object) -> BrokerSet:
 def check_manifest(manifest: BrokerSet) -> list[Problem]:
     """Return what is wrong with a well-shaped manifest on Kubernetes, where a set knows no cores."""
     elsewhere = [Problem("spec.groups", *AUTO_ELSEWHERE)] if manifest.spec.groups == AUTO else []
-    return [*elsewhere, *check_local_manifest(manifest)]
+    return [*elsewhere, *_everywhere(manifest)]
 
 
 def check_local_manifest(manifest: BrokerSet) -> list[Problem]:
-    """Return what is wrong with a well-shaped manifest: contradictions, settings, what is not served."""
+    """Return what is wrong with a well-shaped manifest on one machine, where there are no Secrets.
+
+    Plain connections instead of those that were asked for would be a surprise, hence no note but a refusal.
+    """
+    found = _everywhere(manifest)
+    if manifest.spec.tls.secret_name is not None:
+        advice = "leave it out, and start the set with brokerset up --tls"
+        found.append(Problem("spec.tls.secretName", "names a Secret, which only Kubernetes has", advice))
+    return found
+
+
+def _everywhere(manifest: BrokerSet) -> list[Problem]:
+    """Contradictions, settings, what is not served."""
     return [
         *_contradictions(manifest),
         *_config_problems(manifest),
@@ -471,12 +483,6 @@ def _not_served(manifest: BrokerSet) -> Iterable[Problem]:
     """Name the fields that ask for something that does not exist yet, so that nobody relies on it."""
     spec = manifest.spec
     asked = (
-        (
-            spec.tls.secret_name is not None,
-            "tls.secretName",
-            "encrypted connections are not served yet",
-            "leave it out, and let nobody else reach the ports",
-        ),
         (
             spec.acl.secret_name is not None,
             "acl.secretName",

@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field
 from brokerset_spec.manifest_parts import (
     NEVER_SHRINKS,
     ClassName,
+    ObjectName,
     Part,
     SetName,
     Size,
@@ -204,10 +205,15 @@ class SecretRef(Part):
     """Name of the secret; none switches the feature off."""
 
 
-class Tls(SecretRef):
-    """Encrypted connections; not served yet."""
+class Tls(Part):
+    """Encrypted connections of clients, with a certificate that somebody else keeps: cert-manager, or you."""
 
-    model_config = _no_secret("encrypted connections are")
+    secret_name: Annotated[ObjectName, Field(json_schema_extra=page(values="none"))] | None = None
+    """Secret of type `kubernetes.io/tls` in the same namespace; none means plain connections only.
+
+    With it brokers, name servers and controllers serve TLS and plain requests on the same ports. It must be
+    there before. A renewed certificate is used without a restart; another name replaces the pods.
+    """
 
 
 class Acl(SecretRef):

@@ -88,6 +88,9 @@ class Pod:
     kept: bool
     """Whether it belongs to a StatefulSet, there or not, and goes with it; one left as an orphan stays."""
 
+    awaits: str | None = None
+    """The Secret without which it does not start, while none of its containers has run yet."""
+
     @property
     def terminating(self) -> bool:
         """Whether somebody deleted it."""
@@ -138,6 +141,7 @@ def read_pod(pod: Object) -> Pod | None:
         template=_template(meta, spec),
         revision=text(part(meta, "labels").get("controller-revision-hash")),
         kept=kept_by_stateful_set(pod),
+        awaits=None if part(own, "state").keys() - {"waiting"} or own.get("lastState") else _secret(spec),
     )
 
 
@@ -195,7 +199,8 @@ def why_failing(pod: Pod, now: float) -> str | None:
     if pod.restarts >= CRASHES_MIN and pod.last_end is not None and not steady:
         return f"it was started again {pod.restarts} times; {pod.last_end}"
     if is_slow(pod, now):
-        return f"it has not been ready for more than {SLOW_SECONDS / 60:g} minutes"
+        missing = f"; it may wait for the Secret {pod.awaits}" if pod.awaits is not None else ""
+        return f"it has not been ready for more than {SLOW_SECONDS / 60:g} minutes{missing}"
     return None
 
 
@@ -209,6 +214,12 @@ def _template(meta: Mapping[str, Any], spec: Mapping[str, Any]) -> Template:
         hash=text(part(meta, "annotations").get(HASH_ANNOTATION)),
         images={str(c.get("name")): str(c.get("image")) for c in items(spec, "containers")},
     )
+
+
+def _secret(spec: Mapping[str, Any]) -> str | None:
+    """The Secret that a pod mounts, if it does."""
+    named = (text(part(volume, "secret").get("secretName")) for volume in items(spec, "volumes"))
+    return next((name for name in named if name is not None), None)
 
 
 def _why_broken(status: Mapping[str, Any], scheduled: Mapping[str, Any], component: object) -> str | None:

@@ -47,6 +47,7 @@ from brokerset_operator.resources.pod_parts import (
 from brokerset_operator.resources.quantities import canonical
 from brokerset_operator.resources.set_facts import OWNER_UID, NewObject, SetFacts
 from brokerset_operator.resources.settings_files import DATA_FOLDER, SETTINGS_FOLDER
+from brokerset_operator.resources.tls_files import tls_mounts, tls_volumes
 from brokerset_spec.pod_template import PodTemplate, Resources
 
 TMP_SIZE: Final = "64Mi"
@@ -223,7 +224,7 @@ def _pod_spec(facts: SetFacts, process: ProcessFacts, given: PodTemplate) -> New
         "topologySpreadConstraints": _spread(facts, process, given),
         "securityContext": pod_security(),
         "containers": [_container(facts, process, given)],
-        "volumes": _volumes(process),
+        "volumes": _volumes(facts, process),
         **given_only({"affinity": dict(given.affinity), "priorityClassName": given.priority_class_name}),
         **placement(given),
     }
@@ -237,6 +238,7 @@ def _container(facts: SetFacts, process: ProcessFacts, given: PodTemplate) -> Ne
         {"name": names.VOLUME, "mountPath": DATA_FOLDER},
         {"name": "settings", "mountPath": SETTINGS_FOLDER, "readOnly": True},
         {"name": "tmp", "mountPath": "/tmp"},
+        *tls_mounts(facts),
     ]
     if process.service_account is not None:
         mounts.append(token_mount())
@@ -262,10 +264,11 @@ def _variables(given: PodTemplate) -> list[NewObject]:
     ]
 
 
-def _volumes(process: ProcessFacts) -> Sequence[NewObject]:
+def _volumes(facts: SetFacts, process: ProcessFacts) -> Sequence[NewObject]:
     found: list[NewObject] = [
         {"name": "settings", "configMap": {"name": process.config_map}},
         {"name": "tmp", "emptyDir": {"sizeLimit": TMP_SIZE}},
+        *tls_volumes(facts),
     ]
     return [*found, token_volume()] if process.service_account is not None else found
 

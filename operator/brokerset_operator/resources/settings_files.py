@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from brokerset_operator.model import names
 from brokerset_operator.resources.set_facts import NewObject, SetFacts
+from brokerset_operator.resources.tls_files import tls_config_file, tls_settings
 from brokerset_spec.broker_settings import RECORD_EXTRA_BYTES, BrokerSettings
 from brokerset_spec.dledger_members import member_id
 from brokerset_spec.manifest import value_text_of
@@ -60,6 +61,7 @@ def controller_settings(facts: SetFacts, *, replicas: int, raft_join: bool) -> d
         "kvConfigPath": f"{DATA_FOLDER}/kvConfig.json",
         "configStorePath": f"{DATA_FOLDER}/{CONTROLLER_FILE}",
         "enableElectUncleanMaster": value_text(facts.manifest.spec.replication.unclean_election),
+        **tls_settings(facts, SETTINGS_FOLDER),
     }
 
 
@@ -84,6 +86,7 @@ def broker_settings(facts: SetFacts, index: int) -> dict[str, str]:
         "listenPort": str(names.REMOTING_PORT),
         "httpPort": str(names.HTTP_PORT),
         "masterEndpointSlice": f"{facts.namespace}/{names.master_service(facts.name, index)}",
+        **tls_settings(facts, SETTINGS_FOLDER),
     }
     if spec.advertise == "masterService":
         found["advertisedMasterAddress"] = (
@@ -135,6 +138,7 @@ def namesrv_settings(facts: SetFacts) -> dict[str, str]:
         "kvConfigPath": f"{DATA_FOLDER}/kvConfig.json",
         "needWaitForService": "true",
         "waitSecondsForService": str(NAMESRV_WAIT_SECONDS),
+        **tls_settings(facts, SETTINGS_FOLDER),
     }
 
 
@@ -167,7 +171,7 @@ def controller_config_map(
         "ConfigMap",
         names.controller_set(facts.name),
         component="controller",
-        data={CONTROLLER_FILE: file_text(settings), **(others or {})},
+        data={CONTROLLER_FILE: file_text(settings), **tls_config_file(facts), **(others or {})},
     )
 
 
@@ -179,7 +183,7 @@ def namesrv_config_map(
         "ConfigMap",
         names.namesrv_set(facts.name),
         component="namesrv",
-        data={NAMESRV_FILE: file_text(settings), **(others or {})},
+        data={NAMESRV_FILE: file_text(settings), **tls_config_file(facts), **(others or {})},
     )
 
 
@@ -195,7 +199,7 @@ def broker_config_map(
         name,
         component="broker",
         group=name,
-        data={BROKER_FILE: file_text(settings)},
+        data={BROKER_FILE: file_text(settings), **tls_config_file(facts)},
     )
 
 

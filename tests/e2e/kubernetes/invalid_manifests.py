@@ -394,10 +394,10 @@ CONTRADICTIONS: Final = (
         controllers={"replicas": 3},
     ),
     _spec(
-        "encryption",
-        "spec.tls.secretName: Forbidden: encrypted connections are not served yet; leave it out",
-        "spec.tls.secretName: encrypted connections are not served yet; leave it out",
-        tls={"secretName": "orders-tls"},
+        "a Secret with a name that none can have",
+        "spec.tls.secretName: Invalid value",
+        "spec.tls.secretName: is not a name; use lower-case letters",
+        tls={"secretName": "Orders TLS"},
     ),
     _spec(
         "access control",

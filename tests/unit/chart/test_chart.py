@@ -48,14 +48,15 @@ def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def _template(tmp_path: Path, values: Mapping[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
+def template(tmp_path: Path, values: Mapping[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
+    """What helm says to these values."""
     file = tmp_path / "values.json"
     file.write_text(json.dumps(values or {}), encoding="utf-8")
     return _run("template", "messaging", str(CHART), "--namespace", "system", "--values", str(file))
 
 
 def _render(tmp_path: Path, values: Mapping[str, Any] | None = None) -> Rendered:
-    answer = _template(tmp_path, values)
+    answer = template(tmp_path, values)
     assert answer.returncode == 0, answer.stderr
     found = [each for each in yaml.load_all(answer.stdout, yaml.CSafeLoader) if each]
     assert len({(each["kind"], each["metadata"]["name"], _namespace(each)) for each in found}) == len(found)
@@ -214,7 +215,7 @@ def test_the_operator_can_keep_every_kind_that_it_works_with(tmp_path: Path) -> 
 def test_with_namespaces_there_is_no_right_on_the_cluster(tmp_path: Path) -> None:
     """Each namespace gets a Role with its binding; nothing of the chart but CRDs is without a namespace."""
     rendered = _render(tmp_path, {"watchNamespaces": ["shop", "billing"]})
-    answer = _template(tmp_path, {"watchNamespaces": ["shop", "billing"]})
+    answer = template(tmp_path, {"watchNamespaces": ["shop", "billing"]})
     objects = [each for each in yaml.load_all(answer.stdout, yaml.CSafeLoader) if each]
 
     assert not [name for kind, name in rendered if kind.startswith("ClusterRole")]
@@ -346,7 +347,7 @@ def test_dashboards_are_found_by_grafana(tmp_path: Path) -> None:
 )
 def test_wrong_values_are_refused(tmp_path: Path, values: dict[str, Any], field: str) -> None:
     """The schema names the value that is unknown or ill-formed, and nothing is rendered."""
-    answer = _template(tmp_path, values)
+    answer = template(tmp_path, values)
 
     assert answer.returncode != 0
     assert field in answer.stderr

@@ -366,6 +366,29 @@ def test_a_pod_that_is_replaced_may_take_minutes_but_not_without_end() -> None:
     assert why_failing(pod(ready=True, since=9, restarts=2, runs=61), now) is None
 
 
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ({"waiting": {"reason": "ContainerCreating"}}, "5 minutes; it may wait for the Secret orders-tls"),
+        ({"running": {"startedAt": time_text(1_790_000_000.0)}}, "5 minutes"),
+    ],
+)
+def test_a_pod_that_never_began_says_which_secret_it_may_wait_for(state: dict[str, Any], said: str) -> None:
+    """The kubelet says that in Events alone; once a process runs the Secret was there."""
+    now = 1_790_000_000.0
+    ready = {"type": "Ready", "status": "False", "lastTransitionTime": time_text(now - 301)}
+    found = read_pod(
+        {
+            "metadata": {"name": "orders-0-1", "labels": {}},
+            "spec": {"volumes": [{"name": "tmp"}, {"name": "tls", "secret": {"secretName": "orders-tls"}}]},
+            "status": {"conditions": [ready], "containerStatuses": [{"name": "broker", "state": state}]},
+        }
+    )
+
+    assert found is not None
+    assert why_failing(found, now) == f"it has not been ready for more than {said}"
+
+
 @pytest.mark.parametrize("state", ["creating", "no master", "too few in sync"])
 def test_a_group_that_does_not_serve_says_what_its_brokers_say(state: str) -> None:
     """A volume of another cluster, say, keeps a group from its first master."""
