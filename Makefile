@@ -35,7 +35,7 @@ RECORDS ?= 6000
 CHUNKS ?= 200000
 NATIVE_SOURCES := native/Cargo.toml native/Cargo.lock native/pyproject.toml $(wildcard native/*.pyi native/src/*.rs native/src/*/*.rs)
 
-.PHONY: help setup lock demo generate format check lint types layers test test-long test-spark stutter send-paths mutation interop fuzz crash chaos ordered-chaos disks histories dledger-takeover damage network-cuts failover sim coverage evidence bench bench-spark notebook e2e e2e-processes e2e-kubernetes scale-card image image-spark chart wheel full clean
+.PHONY: help setup lock demo generate format check lint types layers test test-long test-spark stutter send-paths mutation interop fuzz crash chaos ordered-chaos disks histories dledger-takeover damage network-cuts failover sim coverage evidence bench bench-spark notebook e2e e2e-processes e2e-kubernetes scale-card image image-spark sbom chart wheel full clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "%-10s %s\n", $$1, $$2}'
@@ -202,6 +202,11 @@ image:  ## build the container image (IMAGE=tag) with any of docker, podman, bui
 
 image-spark:  ## build the image of jobs on store files, with Java and Spark (IMAGE_SPARK=tag), with any of these
 	./tests/image.sh $(IMAGE_SPARK) spark
+
+sbom:  ## what the images have of Python and Rust, from the locks, as CycloneDX JSON in dist/
+	mkdir -p dist
+	$(PY) generate/sbom.py locks/operator.txt --cargo native/Cargo.lock > dist/brokerset.cdx.json
+	$(PY) generate/sbom.py locks/spark.txt --cargo native/Cargo.lock --name brokerset-spark > dist/brokerset-spark.cdx.json
 
 chart: setup  ## check the chart, pack it into dist/ (HELM=program)
 	$(HELM) lint --strict charts/brokerset && $(HELM) package charts/brokerset -d dist
