@@ -37,6 +37,8 @@ COPY --from=wheel /wheel /wheel
 COPY --from=native /wheel /wheel
 RUN /opt/brokerset/bin/python -m pip install --no-cache-dir --disable-pip-version-check --no-index --no-deps /wheel/*.whl \
     && /opt/brokerset/bin/python -m pip uninstall --yes pip setuptools
+COPY generate/sbom.py pyproject.toml native/Cargo.lock /bill/
+RUN cd /bill && mkdir -p /opt/brokerset/share && python3 sbom.py /locks/operator.txt --cargo Cargo.lock --name brokerset > /opt/brokerset/share/brokerset.cdx.json
 
 FROM ${BASE} AS spark-packages
 COPY locks/spark.txt /locks/
@@ -45,6 +47,8 @@ COPY --from=wheel /wheel /wheel
 COPY --from=native /wheel /wheel
 RUN /opt/brokerset/bin/python -m pip install --no-cache-dir --disable-pip-version-check --no-index --no-deps /wheel/*.whl \
     && /opt/brokerset/bin/python -m pip uninstall --yes pip setuptools
+COPY generate/sbom.py pyproject.toml native/Cargo.lock /bill/
+RUN cd /bill && mkdir -p /opt/brokerset/share && python3 sbom.py /locks/spark.txt --cargo Cargo.lock --name brokerset-spark > /opt/brokerset/share/brokerset-spark.cdx.json
 
 FROM ${BASE} AS spark
 LABEL org.opencontainers.image.title="brokerset-spark" \

@@ -7,6 +7,7 @@ export PYTHONDONTWRITEBYTECODE :=
 SEEDS ?= 200
 FUZZ ?= 1000000
 FUZZ_SECONDS ?= 60
+CONNECTIONS ?= 5000
 CRASHES ?= 200
 ROUNDS ?= 20
 CUT_RUNS ?= 1
@@ -35,7 +36,7 @@ RECORDS ?= 6000
 CHUNKS ?= 200000
 NATIVE_SOURCES := native/Cargo.toml native/Cargo.lock native/pyproject.toml $(wildcard native/*.pyi native/src/*.rs native/src/*/*.rs)
 
-.PHONY: help setup lock demo generate format check lint types layers test test-long test-spark stutter send-paths mutation interop fuzz crash chaos ordered-chaos disks histories dledger-takeover damage network-cuts failover sim coverage evidence bench bench-spark notebook e2e e2e-processes e2e-kubernetes scale-card image image-spark chart wheel full clean
+.PHONY: help setup lock demo generate format check lint types layers test test-long test-spark stutter send-paths mutation interop fuzz half-open crash chaos ordered-chaos disks histories dledger-takeover damage network-cuts failover sim coverage evidence bench bench-spark notebook e2e e2e-processes e2e-kubernetes scale-card image image-spark sbom chart wheel full clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "%-10s %s\n", $$1, $$2}'
@@ -129,6 +130,9 @@ fuzz: setup  ## mutated frames against a live broker, a name server and the HA p
 	python tests/faults/fuzz.py --frames $(FUZZ)
 	python tests/faults/ha_fuzz.py --frames $(FUZZ)
 
+half-open: setup  ## thousands of connections that never get to the point against a broker and a name server (CONNECTIONS=to each)
+	python tests/faults/half_open.py --connections $(CONNECTIONS)
+
 fuzz-native: setup  ## the byte work of the native core under libFuzzer; needs cargo and c++ (FUZZ_SECONDS=of each target)
 	python tests/faults/native_fuzz.py --seconds $(FUZZ_SECONDS)
 
@@ -202,6 +206,11 @@ image:  ## build the container image (IMAGE=tag) with any of docker, podman, bui
 
 image-spark:  ## build the image of jobs on store files, with Java and Spark (IMAGE_SPARK=tag), with any of these
 	./tests/image.sh $(IMAGE_SPARK) spark
+
+sbom:  ## what the images have of Python and Rust, from the locks, as CycloneDX JSON in dist/
+	mkdir -p dist
+	$(PY) generate/sbom.py locks/operator.txt --cargo native/Cargo.lock > dist/brokerset.cdx.json
+	$(PY) generate/sbom.py locks/spark.txt --cargo native/Cargo.lock --name brokerset-spark > dist/brokerset-spark.cdx.json
 
 chart: setup  ## check the chart, pack it into dist/ (HELM=program)
 	$(HELM) lint --strict charts/brokerset && $(HELM) package charts/brokerset -d dist
