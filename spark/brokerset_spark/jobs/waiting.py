@@ -7,10 +7,9 @@ import pickle
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import Any
 
-T = TypeVar("T")
 Place = tuple[int, int]
 """First byte and size."""
 
@@ -89,21 +88,3 @@ class Inbox:
         with self._changed:
             self._closed = True
             self._shelf.close()
-
-
-def in_order(results: Iterable[T], number_of: Callable[[T], int]) -> Iterator[T]:
-    """The results by number, from 0 on without a gap, though they come in any order."""
-    shelf, waiting, following = Shelf(), dict[int, Place](), 0
-    try:
-        for result in results:
-            number = number_of(result)
-            if number != following:
-                waiting[number] = shelf.put(result)
-                continue
-            yield result
-            following += 1
-            while following in waiting:
-                yield shelf.take(waiting.pop(following))
-                following += 1
-    finally:
-        shelf.close()

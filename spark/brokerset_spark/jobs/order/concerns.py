@@ -76,6 +76,9 @@ class Concern:
     level: Level | None = None
     """None for the level of its code."""
 
+    unnamed: int = 0
+    """If not 0, this stands for so many concerns that are counted and not named."""
+
 
 class Concerns:
     """Puts what is said into a report: `NAMED_MAX` of a code and queue by name, all by number."""
@@ -90,6 +93,10 @@ class Concerns:
         """Count it, and name it if there is room."""
         self.messages[each.subject, each.code] += each.messages
         level = each.level or level_of(each.code, order)
+        for _ in range(each.unnamed):
+            self._report.count(each.code, level)
+        if each.unnamed:
+            return
         key = each.subject, each.code, each.store, each.queue_id
         self._named[key] += 1
         if self._named[key] > NAMED_MAX:

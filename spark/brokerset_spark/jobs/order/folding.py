@@ -1,11 +1,12 @@
-"""The driver's part: the ranges of one store, one after the other, become what is known of its queues. Pure.
+"""The reducer of one store: its ranges, one after the other, become what is known of its queues. Pure.
 
 What is kept does not grow with the store: sums, a row for each logical partition, and the state of each
-producer in each queue.
+producer in each queue. The driver gets all of that once, without the states of producers.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
@@ -13,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brokerset_spark.jobs.order.concerns import Code, Concern, anomaly_concern
+from brokerset_spark.jobs.order.concerns import NAMED_MAX, Code, Concern, anomaly_concern
 from brokerset_spark.jobs.order.generations import StoredPartition
 from brokerset_spark.jobs.order.parts import Example, RangePart
 from brokerset_spark.jobs.order.streams import Anomaly, Run, Stream
@@ -21,7 +22,7 @@ from brokerset_spark.jobs.order.tables import LOGICAL, Table, group, joined, lea
 from brokerset_spark.jobs.report import JobFailed
 
 STREAMS_MAX: Final = 500_000
-"""Producers in queues that the driver follows, about 1 KB each."""
+"""Producers in queues of a store that are followed, about 1 KB each."""
 
 _EXAMPLES_SHOWN: Final = 3
 
@@ -33,8 +34,6 @@ _BAD: Final = {
     "unreadable": (Code.STAMP, "have an order stamp that cannot be read"),
     "misplaced": (Code.KEY, "have a logical partition that is not that of their key"),
 }
-
-Say = Callable[[Concern], None]
 
 
 @dataclass(slots=True)
@@ -61,6 +60,10 @@ class QueueFold:
     """Messages with another id."""
 
     streams: dict[str, Stream] = field(default_factory=dict)
+    """Until `StoreFold.close`."""
+
+    producers: frozenset[str] = frozenset()
+    """From then on."""
 
     @property
     def stamped(self) -> int:
@@ -79,21 +82,31 @@ class QueueFold:
 
 
 class StoreFold:
-    """One store. Ranges must come in the order of its log; `say` is called with what is wrong at once."""
+    """One store. Ranges must come in the order of its log."""
 
-    def __init__(self, url: str, broker: str | None, live: bool, say: Say) -> None:
+    def __init__(self, url: str, broker: str | None, live: bool) -> None:
         """`broker`: the broker group, if it is known; `live`: a broker may be writing the store."""
-        self.url, self.broker, self._live, self._say = url, broker, live, say
+        self.url, self.broker, self._live = url, broker, live
         self.queues: list[QueueFold] = []
         self.hashes: dict[str, NDArray[np.uint64]] = {}
         """Of keys, by topic."""
 
+        self.said: list[tuple[int, Concern]] = []
+        """What ranges show, with their numbers: `NAMED_MAX` of a code and queue."""
+
+        self.ended: list[Concern] = []
+        """What only the end shows, and how many more there are of what is named."""
+
+        self._named: Counter[tuple[str, str, int | None]] = Counter()
+        self._unnamed: Counter[tuple[str, str, int | None]] = Counter()
+        self._number: int | None = None
         self._numbers: dict[tuple[str, int], int] = {}
         self._logical: list[Table] = []
         self._streams = 0
 
     def take(self, part: RangePart) -> None:
         """The next range. JobFailed if there are more producers than `STREAMS_MAX`."""
+        self._number = part.number
         numbers = self._number_queues(part)
         for example in part.examples:
             known = self.queues[numbers[example.group]].examples[example.kind]
@@ -118,17 +131,29 @@ class StoreFold:
             before = self.hashes.get(topic, np.empty(0, np.uint64))
             self.hashes[topic] = least_hashes(before, hashes)
 
-    def finish(self, is_subject: Callable[[str], bool]) -> list[StoredPartition]:
-        """Say what only the end shows, and give the partitions; of topics that are no subjects nothing."""
-        logical = group(joined(LOGICAL, self._logical))
-        found = []
-        for number, queue in enumerate(self.queues):
-            if not is_subject(queue.topic):
-                continue
+    def close(self) -> None:
+        """No range follows: find what only the end shows, and keep of producers their names."""
+        self._number = None
+        self._logical = [group(joined(LOGICAL, self._logical))]
+        for queue in self.queues:
             self._say_missing(queue)
             for concern in self._bad_records(queue):
                 self._say(concern)
-            if queue.partition is not None:
+            queue.producers, queue.streams = frozenset(queue.streams), {}
+        self.ended += [
+            Concern(
+                code=code, subject=subject, text="", messages=messages, store=self.url, queue_id=queue_id,
+                unnamed=self._named[subject, code, queue_id] - NAMED_MAX,
+            )
+            for (subject, code, queue_id), messages in self._unnamed.items()
+        ]  # fmt: skip
+
+    def partitions(self, is_subject: Callable[[str], bool]) -> list[StoredPartition]:
+        """Those of subjects, after `close`."""
+        (logical,) = self._logical
+        found = []
+        for number, queue in enumerate(self.queues):
+            if is_subject(queue.topic) and queue.partition is not None:
                 found.append(
                     StoredPartition(
                         subject=queue.topic, partition_id=queue.partition, store=self.url, broker=self.broker,
@@ -177,6 +202,16 @@ class StoreFold:
             stream = queue.streams[producer] = Stream(queue.complete)
         for anomaly in stream.take(run):
             self._say_anomaly(queue, producer, anomaly)
+
+    def _say(self, concern: Concern) -> None:
+        key = concern.subject, concern.code, concern.queue_id
+        self._named[key] += 1
+        if self._named[key] > NAMED_MAX:
+            self._unnamed[key] += concern.messages
+        elif self._number is None:
+            self.ended.append(concern)
+        else:
+            self.said.append((self._number, concern))
 
     def _say_missing(self, queue: QueueFold) -> None:
         for producer, stream in queue.streams.items():

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, Final
 
 import numpy as np
@@ -19,16 +21,15 @@ from brokerset_spark.jobs.inspect import time_text
 from brokerset_spark.jobs.order.concerns import Code, Concern, Concerns
 from brokerset_spark.jobs.order.folding import QueueFold, StoreFold
 from brokerset_spark.jobs.order.generations import StoredPartition, check_alone, check_state
-from brokerset_spark.jobs.order.parts import RangePart
+from brokerset_spark.jobs.order.reducing import REDUCER
 from brokerset_spark.jobs.order.scan import TASK
 from brokerset_spark.jobs.order.streams import Kind
 from brokerset_spark.jobs.order.tables import count_keys, least_hashes
 from brokerset_spark.jobs.passed_over import report_missing, report_unread
 from brokerset_spark.jobs.report import JobFailed, NoInput, Report
-from brokerset_spark.jobs.running import Progress, Runner, quiet
+from brokerset_spark.jobs.running import Progress, Row, Runner, quiet
 from brokerset_spark.jobs.verify.options import RANGE_BYTES, VerifyOptions
-from brokerset_spark.jobs.verify.plan import Target, find_target
-from brokerset_spark.jobs.waiting import in_order
+from brokerset_spark.jobs.verify.plan import find_target
 from brokerset_spark.sources.replicas import ReplicasGiven, one_of_each
 from brokerset_spark.stores.opening import open_folder
 from brokerset_spark.stores.owner import owner_of
@@ -111,7 +112,10 @@ def audit_order(
     subjects = _subjects(stores, options)
     stored: list[StoredPartition] = []
     for store in stores:
-        stored += store.finish(subjects.__contains__)
+        for concern in store.ended:
+            if concern.subject in subjects:
+                say(concern)
+        stored += store.partitions(subjects.__contains__)
     for concern in check_alone(stored):
         say(concern)
     for subject in subjects:
@@ -155,25 +159,30 @@ def _read_store(
             advice = "if the broker runs, the file has expired: start the job again"
             raise JobFailed(f"a file went while the store was read: {error}", advice) from error
         _, broker, _ = owner_of(folder, target.facts)
-    fold = StoreFold(url, broker, target.live, say)
-    for part in _parts(runner, target, options, progress):
-        report.bytes_read += part.read["bytes"]
-        report_unread(part.read, report, target)
-        fold.take(part)
-    report_missing(target, report)
-    return fold
-
-
-def _parts(runner: Runner, target: Target, options: OrderOptions, progress: Progress) -> Iterator[RangePart]:
-    """All ranges of a store in the order of its log, though tasks end in any order."""
-    subjects = list(options.wanted)
-    rows = [row | {"number": at, "subjects": subjects} for at, row in enumerate(target.scan_rows([]))]
+    fold, unread = StoreFold(url, broker, target.live), list[tuple[int, Row | Concern]]()
+    common = {"subjects": list(options.wanted), "broker": broker, "live": target.live}
+    rows = [row | common | {"number": at} for at, row in enumerate(target.scan_rows([]))]
     done, total = 0, sum(row["end"] - row["start"] for row in rows)
     progress("order", done, total)
-    for result in in_order(runner.run(TASK, rows), lambda each: int(each.row["number"])):
-        done += result.row["read"]["bytes"]
+    fold.close()  # it stays empty if there is no range
+    for result in runner.run(TASK, rows, REDUCER):
+        if result.data:
+            fold = pickle.loads(result.data)
+            continue
+        read = result.row["read"]
+        if read["damaged"] or read["gone"]:
+            unread.append((result.row["number"], read))
+        done += read["bytes"]
         progress("order", done, total)
-        yield RangePart.unpack(result.row, result.data)
+    report.bytes_read += done
+    # In the order of the log; what was not read of a range comes before what its messages show.
+    for _, found in sorted([*unread, *fold.said], key=itemgetter(0)):
+        if isinstance(found, Concern):
+            say(found)
+        else:
+            report_unread(found, report, target)
+    report_missing(target, report)
+    return fold
 
 
 def _subjects(stores: Sequence[StoreFold], options: OrderOptions) -> list[str]:
@@ -211,7 +220,7 @@ def _tell_facts(
                 "keys": keys,
                 "keysExact": exact,
                 "partitions": len({queue.partition for _, queue in queues if queue.partition is not None}),
-                "producers": len({name for _, queue in queues for name in queue.streams}),
+                "producers": len({name for _, queue in queues for name in queue.producers}),
                 "missing": said[Kind.GAP],
                 "duplicates": said[Kind.REPEAT],
                 "disorder": said[Kind.DISORDER],
@@ -240,7 +249,7 @@ def _partition(store: StoreFold, queue: QueueFold, state: SubjectState | None) -
         "status": None if agreed is None else agreed.status,
         "sealedEnd": None if agreed is None else agreed.sealed_end,
         "messages": queue.records,
-        "producers": len(queue.streams),
+        "producers": len(queue.producers),
         "firstOffset": queue.first_place,
         "lastOffset": queue.last_place,
         "firstTime": time_text(queue.first_time),

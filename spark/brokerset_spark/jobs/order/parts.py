@@ -1,11 +1,12 @@
-"""What a task says of one range of a log: tables instead of records, on their way to the driver."""
+"""What a task says of one range of a log: tables instead of records, on their way to the fold."""
 
 from __future__ import annotations
 
+import base64
 import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,17 +73,13 @@ class RangePart:
     unjudged: Mapping[int, int]
     """Messages by queue whose runs were not kept."""
 
-    read: dict[str, Any]
-    """Bytes that were read, what was damaged, whether the file went."""
-
-    def pack(self) -> tuple[dict[str, Any], bytes]:
-        """For the way to the driver: what is asked of it before it is unpacked, and the whole."""
-        return {"number": self.number, "read": self.read}, pickle.dumps(self)
+    def pack(self) -> str:
+        """For the way to the reducer, whose rows are JSON."""
+        return base64.b64encode(pickle.dumps(self)).decode()
 
     @classmethod
-    def unpack(cls, row: Mapping[str, Any], data: bytes) -> RangePart:
+    def unpack(cls, packed: str) -> RangePart:
         """The reverse, in another process of the same job."""
-        found = pickle.loads(data)
+        found = pickle.loads(base64.b64decode(packed))
         assert isinstance(found, cls)
-        assert found.number == row["number"]
         return found

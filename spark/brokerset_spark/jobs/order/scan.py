@@ -95,7 +95,7 @@ class Collector:
         if len(self._tables["queues"]) >= _CHUNKS_APART:
             self._put_together()
 
-    def finish(self, number: int, read: Row) -> RangePart:
+    def finish(self, number: int) -> RangePart:
         """Everything that was found."""
         self._put_together()
         runs, unjudged = joined(RUN, self._tables["runs"]), {}
@@ -121,7 +121,6 @@ class Collector:
             hashes=self._hashes,
             examples=tuple(self._examples),
             unjudged=unjudged,
-            read=read,
         )
 
     def _name_groups(self) -> None:
@@ -272,11 +271,16 @@ def _shown(data: Bytes, start: int, size: int, characters: int) -> str:
 
 
 def scan_range(row: Row) -> Iterator[Result]:
-    """One range, as a `RangePart`. OSError as from the folder, but for a file that is gone."""
+    """One range: what was read for the driver, and a `RangePart` for `reducing.Folded`.
+
+    OSError as from the folder, but for a file that is gone.
+    """
     collector = Collector(row)
     wanted = replace(range_of(row), exact_bound=row["exact"])
     with closing(open_folder(row["url"])) as folder:
         reading = ReadOn(folder, wanted, Throttle(row["rate"]), drop_cache=row["drop"])
         for chunk in reading.chunks():
             collector.take(chunk)
-    yield Result(*collector.finish(row["number"], reading.said(row["path"])).pack())
+    number, store = row["number"], {name: row[name] for name in ("url", "broker", "live")}
+    yield Result({"number": number, "read": reading.said(row["path"])})
+    yield Result(store | {"part": collector.finish(number).pack()}, key=row["url"])

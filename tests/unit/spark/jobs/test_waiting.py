@@ -6,18 +6,8 @@ import pickle
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as some
 
-from brokerset_spark.jobs.waiting import Inbox, Shelf, in_order
-
-
-@given(some.permutations(range(12)))
-def test_results_come_in_order_whatever_the_order_of_tasks(numbers: list[int]) -> None:
-    """From 0 on, each once."""
-    assert list(in_order(((number, b"x" * number) for number in numbers), lambda each: each[0])) == [
-        (number, b"x" * number) for number in range(12)
-    ]
+from brokerset_spark.jobs.waiting import Inbox, Shelf
 
 
 def test_a_shelf_is_empty_when_all_was_taken() -> None:

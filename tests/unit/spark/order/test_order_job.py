@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
 
 from brokerset_formats.order_keys import logical_partition
 from brokerset_protocol.bodies.ordered import SubjectState, SubjectStates
@@ -22,7 +25,7 @@ from brokerset_rig.order_audit_stores import (
 )
 from brokerset_spark.jobs.order import OrderOptions, audit_order, folding, parse_states, parts, scan
 from brokerset_spark.jobs.report import Finding, JobFailed, NoInput, Report
-from brokerset_spark.jobs.running import LocalRunner
+from brokerset_spark.jobs.running import LocalRunner, Result, Row
 
 RANGE = 65_536
 
@@ -366,3 +369,67 @@ def test_states_are_read_from_the_answer_to_describe_subjects() -> None:
     for text in (b"", b"{}", b"7", b'{"subjects":[{"name":"x"}]}'):
         with pytest.raises(ValueError, match="no states of subjects"):
             parse_states(text)
+
+
+class Watched(LocalRunner):
+    """Keeps what the driver gets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = 0
+        self.got: list[Result] = []
+
+    def run(self, task: str, rows: Sequence[Row], reducer: str = "") -> Iterator[Result]:
+        """The same results."""
+        self.rows += len(rows)
+        for result in super().run(task, rows, reducer):
+            self.got.append(result)
+            yield result
+
+
+def disordered(count: int) -> list[Sent]:
+    """Every third message is missing or behind later ones."""
+    messages = one_queue(count)
+    return [*(each for number, each in enumerate(messages) if number % 3), *messages[: count // 2 : 3]]
+
+
+def test_the_driver_gets_one_fold_of_a_store(tmp_path: Path) -> None:
+    """However many ranges and faults there are: it is not larger for eight times as many."""
+    sizes = []
+    for name, count in (("a", 3_000), ("b", 24_000)):
+        write_order_store(tmp_path / name, disordered(count))
+        runner = Watched()
+
+        report = audit_order(runner, [str(tmp_path / name)], OrderOptions(range_bytes=RANGE))
+
+        folds = [each for each in runner.got if each.data]
+        assert len(folds) == 1
+        assert len(runner.got) == runner.rows + 1
+        assert {*(name for each in runner.got if not each.data for name in each.row)} == {"number", "read"}
+        assert report.counters["finding.order-gap"] > count // 8
+        sizes.append(len(folds[0].data))
+    assert sizes[1] < sizes[0] * 1.1
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Faults of all kinds, and more of one than are named."""
+    root = tmp_path_factory.mktemp("faulty") / "a"
+    other = Producer("p-2", 2)
+    write_order_store(
+        root,
+        [*disordered(900), *(other.send(number % 2, f"k-{number}", queue_id=1) for number in range(200))],
+    )
+    return root
+
+
+@settings(deadline=None, max_examples=20)
+@given(some.integers(3_000, 400_000))
+def test_folds_of_any_ranges_say_what_one_range_says(faulty: Path, size: int) -> None:
+    """The same findings in the same order, counters and facts."""
+
+    def said(range_bytes: int) -> tuple[object, ...]:
+        report = audit_order(LocalRunner(), [str(faulty)], OrderOptions(range_bytes=range_bytes))
+        return report.findings, report.counters, report.facts
+
+    assert said(size) == said(1 << 30)

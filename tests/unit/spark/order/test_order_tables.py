@@ -108,18 +108,18 @@ def test_equal_keys_have_equal_hashes_and_others_do_not() -> None:
     assert 2_000 < sum(each < 2**63 for each in hashes) < 3_000
 
 
-def test_a_part_survives_its_way_to_the_driver() -> None:
+def test_a_part_survives_its_way_to_the_reducer() -> None:
     """All tables, names, keys and examples."""
     part = RangePart(
         number=3, groups=(("orders", 0), ("näme", 2)), producers=("p-1",), queues=np.zeros(2, QUEUE),
         runs=fuse(records(9)), logical=np.zeros(1, LOGICAL), run_keys={100: "k"},
         hashes={"orders": np.array([1, 2**64 - 1], np.uint64)},
-        examples=(Example("absent", 1, 5, 600, ""),), unjudged={1: 7}, read={"bytes": 5},
+        examples=(Example("absent", 1, 5, 600, ""),), unjudged={1: 7},
     )  # fmt: skip
 
-    back = RangePart.unpack(*part.pack())
+    back = RangePart.unpack(part.pack())
 
-    for name in ("number", "groups", "producers", "run_keys", "examples", "unjudged", "read"):
+    for name in ("number", "groups", "producers", "run_keys", "examples", "unjudged"):
         assert getattr(back, name) == getattr(part, name)
     for name in ("queues", "runs", "logical"):
         assert getattr(back, name).tolist() == getattr(part, name).tolist()
