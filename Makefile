@@ -227,6 +227,7 @@ full: check native-check native-deny test test-python e2e wheel coverage evidenc
 	$(MAKE) interop INTEROP=all
 	$(MAKE) fuzz FUZZ=5000000
 	$(MAKE) fuzz-native FUZZ_SECONDS=600
+	$(MAKE) half-open
 	$(MAKE) crash CRASHES=500
 	$(MAKE) dledger-takeover RECORDS=1000000
 	$(MAKE) chaos ROUNDS=50

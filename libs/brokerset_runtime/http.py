@@ -25,6 +25,8 @@ SHUTDOWN_SECONDS_MAX: Final = 1.0
 BACKLOG: Final = 128
 """Connections that wait until they are accepted."""
 
+_TLS_METRICS: Final = "brokerset_runtime.tls.metrics"
+
 Check = Callable[[], list[str]]
 """Returns the reasons why the answer is no; empty means yes. Must return at once."""
 
@@ -55,13 +57,15 @@ class HttpEndpoint:
         self._runner: web.AppRunner | None = None
         self._server: asyncio.Server | None = None
         self._arrivals: Arrivals | None = None
+        self._tls_metrics: CollectorRegistry | None = None
 
     async def start(self, host: str, port: int, tls: Tls | None = None) -> int:
         """Listen on `host:port`, 0 for a free port; returns the port. Raises `OSError` when it is taken.
 
-        With `tls` the port takes HTTPS, too, or alone (`tls.server.mode`), and asks nobody for a certificate.
+        With `tls` the port takes HTTPS, too, or alone (`tls.server.mode`), and asks nobody for a certificate;
+        metrics have those of `tls/metrics.py`.
         """
-        for module in ("aiohttp.web", "prometheus_client"):
+        for module in ("aiohttp.web", "prometheus_client", *(() if tls is None else (_TLS_METRICS,))):
             await asyncio.to_thread(importlib.import_module, module)
         from aiohttp import web
 
@@ -76,7 +80,10 @@ class HttpEndpoint:
         serving = runner.server
         assert serving is not None, "a runner that was set up has one"
         if tls is not None:
+            from brokerset_runtime.tls.metrics import tls_registry
+
             self._arrivals = Arrivals(tls, serving, at_http_port=True)
+            self._tls_metrics = tls_registry(tls)
         accept = serving if self._arrivals is None else self._arrivals.accept
         try:
             self._server = await asyncio.get_running_loop().create_server(accept, host, port, backlog=BACKLOG)
@@ -115,4 +122,7 @@ class HttpEndpoint:
         from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, generate_latest
 
         registry = self._metrics() if self._metrics is not None else REGISTRY
-        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        body = generate_latest(registry)
+        if self._tls_metrics is not None:
+            body += generate_latest(self._tls_metrics)
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})

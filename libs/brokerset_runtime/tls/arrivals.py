@@ -58,6 +58,7 @@ class Arrivals:
         self._refusing = refusing
         self._members_only = members_only
         self._at_http_port = at_http_port
+        self._port = "http" if at_http_port else "members" if members_only else "clients"
         self._waiting: dict[_Arrival, None] = {}
         self._log = LogThrottle()
         self._closed = False
@@ -117,6 +118,7 @@ class Arrivals:
         if not enforced or (self._at_http_port and self._tls.http is None):
             return self._serving()
         self.plain_refused += 1
+        self._tls.plain_refused[self._port] += 1
         if self._members_only:
             self._report_stranger(
                 arrival, "it does not use TLS", "if it is a member, set tls.enable=true there"
@@ -126,6 +128,7 @@ class Arrivals:
     def failed(self, arrival: _Arrival, reason: str) -> None:
         """A handshake has come to nothing."""
         self.handshakes_failed += 1
+        self._tls.handshakes_failed[self._port] += 1
         if self._members_only:
             self._report_stranger(arrival, reason, _SHOW_MEMBERSHIP)
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -52,6 +53,10 @@ class Tls:
         self.file = file
         self.reloads = 0
         self.failures = 0
+        self.handshakes_failed: Counter[str] = Counter()
+        """By port: `clients`, `members`, `http`; so is the next."""
+
+        self.plain_refused: Counter[str] = Counter()
         self._loaded = _load(file)
         self._refused: tuple[dict[Path, Stamp | None], str] | None = None
 
@@ -73,6 +78,12 @@ class Tls:
     def at_ha_port(self) -> bool:
         """Whether replication between brokers uses TLS."""
         return self._loaded.config.at_ha_port
+
+    def certificates(self) -> dict[str, Path]:
+        """The files of what is shown, by whom it is shown to: `clients`, `servers`, `members`."""
+        config = self._loaded.config
+        pairs = {"clients": config.server, "servers": config.client, "members": config.member}
+        return {shown_to: pair.certificate for shown_to, pair in pairs.items() if pair is not None}
 
     @property
     def http(self) -> ssl.SSLContext | None:

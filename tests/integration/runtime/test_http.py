@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry, Counter
+from prometheus_client.parser import text_string_to_metric_families
 
 from brokerset_rig.certificates import Certificates
 from brokerset_runtime.http import HttpEndpoint
@@ -125,3 +128,41 @@ async def test_a_rotated_certificate_is_shown_to_new_connections(certificates: C
         assert await shown() != before
         async with session.get(f"https://{address}/healthz", ssl=context) as answer:
             assert answer.status == 200
+
+
+async def test_metrics_tell_who_fails_to_come_in_and_until_when_certificates_are_good(
+    certificates: Certificates,
+) -> None:
+    """One connection without TLS and one with half a handshake are counted; a new certificate ends later."""
+    certificates.issue("both", lifetime=timedelta(days=1))
+    tls = Tls(certificates.config())
+
+    async def samples(address: str) -> dict[tuple[str, str], float]:
+        _, body = await get(f"https://{address}/metrics", certificates)
+        return {
+            (sample.name, next(iter(sample.labels.values()), "")): sample.value
+            for family in text_string_to_metric_families(body.decode())
+            for sample in family.samples
+            if sample.name.startswith("brokerset_tls")
+        }
+
+    async with serving(tls) as address:
+        host, _, port = address.rpartition(":")
+        for begin in (b"GET / HTTP/1.0\r\n\r\n", b"\x16\x03\x01\x00\x04abcd"):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(begin)
+            await asyncio.wait_for(reader.read(), 20)
+            writer.close()
+            await writer.wait_closed()
+        found = await samples(address)
+        assert found["brokerset_tls_plain_refused_total", "http"] == 1
+        assert found["brokerset_tls_handshakes_failed_total", "http"] == 1
+        assert found["brokerset_tls_handshakes_failed_total", "clients"] == 0
+        end = found["brokerset_tls_certificate_end_seconds", "clients"]
+        assert 23 * 3600 < end - time.time() <= 24 * 3600
+
+        certificates.issue("both", lifetime=timedelta(days=30))
+        assert await asyncio.to_thread(tls.refresh)
+        found = await samples(address)
+        assert found["brokerset_tls_certificate_end_seconds", "clients"] > end + 86_400
+        assert found["brokerset_tls_reloads_total", ""] == 1
