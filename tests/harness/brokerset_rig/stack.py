@@ -39,8 +39,10 @@ class StackError(Exception):
     """A server did not start or stop as it should; the message names its log."""
 
 
-def free_ports(count: int, *, below: int = 0) -> list[int]:
-    """`count` loopback ports that nobody listens on now, each with `below` free ports right below it.
+def free_ports(count: int, *, below: int = 2) -> list[int]:
+    """`count` loopback ports that nobody listens on now, each with free ports around it: `below` right below, two above.
+
+    A broker listens there, too: on the second one below, and for its slaves on the next one above.
 
     They lie outside the range from which the kernel takes ports for outgoing connections, so that none is lost meanwhile; in a
     block that no other run of this user takes from; and none is given again soon, so that who is stopped can come back.
