@@ -22,6 +22,9 @@ FIRST = (
 )
 """Suites of one lane: clients and tools, which mostly wait. The other one are stores, and groups whose brokers come and go."""
 
+NO_SUMMARY = "a lane ended before its summary"
+"""What did not run in it is not among the suites that differ."""
+
 
 def lanes(suites: Sequence[str]) -> list[list[str]]:
     """The suites in two lanes, each in the order given; a lane without any is left out."""
@@ -49,7 +52,7 @@ def run(script: Path, suites: Sequence[str], arguments: Sequence[str]) -> int:
                 process.terminate()
                 process.wait()
     for lines in summaries:
-        print("".join(lines), end="")
+        print("".join(lines) or f"{NO_SUMMARY}\n", end="")
     return 1 if any(codes) else 0
 
 
