@@ -41,6 +41,7 @@ from brokerset_operator.topics import TOPIC, TopicReconciler
 from brokerset_runtime.clock import Clock, SystemClock
 from brokerset_runtime.http import HttpEndpoint
 from brokerset_runtime.listening import listen_host
+from brokerset_runtime.tls import tls_of_environment
 
 log = structlog.get_logger(__name__)
 
@@ -255,6 +256,9 @@ class OperatorProcess:
                 )
                 tasks.append(group.create_task(self.own_kinds.follow(), name="follow kinds"))
                 tasks.append(group.create_task(self._compare(), name="compare"))
+                tls = tls_of_environment()
+                if tls is not None:
+                    tasks.append(group.create_task(tls.watch(), name="follow certificates"))
                 await self.queue.run()
                 for task in tasks:
                     task.cancel()

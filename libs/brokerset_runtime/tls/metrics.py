@@ -58,12 +58,10 @@ class TlsCollector(Collector):
 
     def _certificate_ends(self) -> dict[str, float]:
         if self._read_at != self._tls.reloads:
-            self._read_at = self._tls.reloads
-            self._ends = {
-                shown_to: end
-                for shown_to, path in self._tls.certificates().items()
-                if (end := _end_of(path)) is not None
-            }
+            found = {shown_to: _end_of(path) for shown_to, path in self._tls.certificates().items()}
+            self._ends = {shown_to: end for shown_to, end in found.items() if end is not None}
+            if len(self._ends) == len(found):
+                self._read_at = self._tls.reloads
         return self._ends
 
 
