@@ -174,7 +174,9 @@ class Processors:
     def unregister_broker(self, connection: Connection, command: Command) -> Command:
         """104: a broker goes away on purpose."""
         header = headers.UnRegisterBroker.from_ext(command.ext)
-        removals = self.table.unregister(header.cluster_name, header.broker_name, header.broker_addr)
+        removals = self.table.unregister(
+            header.cluster_name, header.broker_name, header.broker_addr, connection
+        )
         self.counters.brokers_unregistered += len(removals.removed)
         self.take_removals(removals, "broker unregistered")
         return command.reply()

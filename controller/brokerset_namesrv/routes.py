@@ -236,10 +236,19 @@ class RouteTable:
 
     # -- leaving ------------------------------------------------------------------------------------------
 
-    def unregister(self, cluster: str, broker_name: str, address: str) -> Removals:
-        """A broker says that it goes away; one that is not known changes nothing."""
+    def unregister(
+        self, cluster: str, broker_name: str, address: str, connection: Hashable | None = None
+    ) -> Removals:
+        """A broker says that it goes away; one that is not known changes nothing.
+
+        Nor one that has registered over another connection since: masters of a group may have one address
+        (a Service), and the old one says goodbye when the new one is there. Java removes the new one.
+        """
         place = self._places.get((cluster, address))
         if place is None or place[0] != broker_name:
+            return Removals()
+        holder = self._groups[place[0]].members[place[1]].connection
+        if connection is not None and holder is not None and holder != connection:
             return Removals()
         return self._remove_all([(cluster, address)])
 

@@ -365,6 +365,17 @@ def test_a_broker_cannot_ask_to_be_kept_for_ever() -> None:
     assert [r.address for r in table.expire(registrations.HEARTBEAT_TIMEOUT_MS_MAX + 1).removed] == [MASTER]
 
 
+def test_the_old_masters_goodbye_leaves_the_new_one_that_has_its_address() -> None:
+    """Both are reached by one Service: the new one registers, and then the old one takes its leave."""
+    table = new_table()
+    table.register(registration(), 0, "old")
+    table.register(registration(), 1, "new")
+
+    assert table.unregister("DefaultCluster", "broker-a", MASTER, "old").removed == ()
+    assert addresses(table) == {"broker-a": {0: MASTER}}
+    assert table.unregister("DefaultCluster", "broker-a", MASTER, "new").removed[0].address == MASTER
+
+
 def test_unregister_needs_the_right_name_and_cluster() -> None:
     """Somebody else's goodbye changes nothing."""
     table = new_table()
