@@ -61,6 +61,7 @@ def outcome(mutation: Mutation) -> str:
         changed = copy.joinpath(*rest)
         changed.write_text(changed.read_text().replace(mutation.old, mutation.new))
         environment = {**os.environ, "PYTHONPATH": made, "PYTHONDONTWRITEBYTECODE": "1"}
+        environment.pop("PYTEST_ADDOPTS", None)  # of a run that runs this one
         imported = f"import {package}; print({package}.__path__[0])"
         where = subprocess.run(
             [sys.executable, "-c", imported],

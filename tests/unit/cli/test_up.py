@@ -33,7 +33,7 @@ def test_a_bad_manifest_is_answered_with_all_its_problems_and_nothing_is_started
 
     assert code == 1
     assert "  - metadata.name: is not a name" in output
-    assert "  - spec.tls.secretName: encrypted connections are not served yet" in output
+    assert "  - spec.tls.secretName: names a Secret, which only Kubernetes has" in output
     assert "nothing was started" in output
     assert not (tmp_path / "d").exists()
 
