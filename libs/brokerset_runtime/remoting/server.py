@@ -158,11 +158,6 @@ class RemotingServer:
             for wait in pending:
                 wait.cancel()
 
-    @property
-    def handshakes_failed(self) -> int:
-        """Connections that began a handshake and did not end it."""
-        return 0 if self._arrivals is None else self._arrivals.handshakes_failed
-
     def _new_connection(self) -> Connection:
         return Connection(
             self._handlers,

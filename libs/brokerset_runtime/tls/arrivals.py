@@ -51,8 +51,6 @@ class Arrivals:
         Without `refusing` such a connection is closed. With `members_only` all must show certificates, with
         `at_http_port` nobody.
         """
-        self.handshakes_failed = 0
-        self.plain_refused = 0
         self._tls = tls
         self._serving = serving
         self._refusing = refusing
@@ -64,7 +62,7 @@ class Arrivals:
         self._closed = False
         if members_only and tls.clients_may_be_members:
             log.warning(
-                "whoever has a client's certificate is let in as a member",
+                "whoever has a client's certificate, or one of this authority, is let in as a member",
                 authority=str(tls.member_authorities),
                 next_step=f"name the authority of members alone by {MEMBER_AUTHORITY_KEY}",
             )
@@ -117,7 +115,6 @@ class Arrivals:
         enforced = self._tls.mode is TlsMode.ENFORCING
         if not enforced or (self._at_http_port and self._tls.http is None):
             return self._serving()
-        self.plain_refused += 1
         self._tls.plain_refused[self._port] += 1
         if self._members_only:
             self._report_stranger(
@@ -127,7 +124,6 @@ class Arrivals:
 
     def failed(self, arrival: _Arrival, reason: str) -> None:
         """A handshake has come to nothing."""
-        self.handshakes_failed += 1
         self._tls.handshakes_failed[self._port] += 1
         if self._members_only:
             self._report_stranger(arrival, reason, _SHOW_MEMBERSHIP)

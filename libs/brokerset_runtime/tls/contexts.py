@@ -110,10 +110,14 @@ class Tls:
 
     @property
     def clients_may_be_members(self) -> bool:
-        """Whether clients show certificates of the authority that also says who is a member."""
+        """Whether the authority of members also signs clients, or is only the one that we trust as a client:
+        then maybe a public one."""
         config = self._loaded.config
+        members, clients = self.member_authorities, config.client_authorities
+        if clients is None:
+            return config.member_authorities is None and members is not None
         asks = config.client_certificates is not ClientCertificates.NONE
-        return asks and config.member_authorities in (None, config.client_authorities)
+        return asks and members is not None and _same(members, clients)
 
     @property
     def client_of_members(self) -> ssl.SSLContext | None:
@@ -207,6 +211,14 @@ def _among_members(config: TlsConfig) -> TlsConfig:
         verify_server=True,
         client=config.member or config.client or config.server,
     )
+
+
+def _same(one: Path, other: Path) -> bool:
+    """Whether two files are one, or a copy of the other."""
+    try:
+        return one == other or one.read_bytes() == other.read_bytes()
+    except OSError:  # replaced just now
+        return False
 
 
 def _stamps(file: Path, config: TlsConfig) -> dict[Path, Stamp | None]:

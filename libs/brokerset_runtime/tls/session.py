@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 from brokerset_runtime.tls.shown_certificates import shown_subject
 
@@ -84,17 +84,9 @@ class TlsSession:
         with suppress(ssl.SSLError):  # it would wait for the other end to say the same, which nobody does
             self._object.unwrap()
 
-    def certificate(self) -> dict[str, Any] | None:
-        """What the other end has shown and we have verified, as `ssl.SSLSocket.getpeercert` gives it."""
-        return self._object.getpeercert() if self.established else None
-
     def shown_subject(self) -> str | None:
         """Whose certificate the client of a port of members has shown, verified or not."""
         return shown_subject(self._object)
-
-    def version(self) -> str | None:
-        """`TLSv1.3`, say; None before the two ends have agreed."""
-        return self._object.version() if self.established else None
 
     def _agree(self) -> bool:
         try:

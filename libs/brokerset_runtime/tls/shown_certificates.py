@@ -44,7 +44,7 @@ def shown_subject(session: ssl.SSLObject) -> str | None:
 
     try:
         subject = x509.load_der_x509_certificate(certificate).subject.rfc4514_string()
-    except ValueError:
+    except Exception:  # strangers write them: an unknown version or type is an error of a class of its own
         return "unreadable"
     return ascii(subject[:SUBJECT_CHARACTERS_MAX])[1:-1]
 

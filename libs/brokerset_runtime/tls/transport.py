@@ -142,11 +142,7 @@ class TlsTransport(asyncio.Protocol):
             self._transport.set_write_buffer_limits(high, low)
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """As of any transport; `peercert` is what the other end has shown, `tls_version` the protocol."""
-        if name == "peercert":
-            return self._session.certificate() or default
-        if name == "tls_version":
-            return self._session.version() or default
+        """What the connection below has: its addresses, its socket, to which nobody else may write."""
         return self._transport.get_extra_info(name, default) if self._transport is not None else default
 
     def _send(self) -> int:

@@ -347,7 +347,7 @@ async def test_tls_in_both_directions(tmp_path: Path) -> None:
         one.beat(2)
 
         await until(lambda: two.received == [Message(1, 2, Heartbeat(1, 1, 1))])
-        await until(lambda: refused(two) >= 2)
+        await until(lambda: refused(tls) >= 2)
 
         assert plain.transport.counters.connects == 0
         assert strange.transport.counters.connects == 0
@@ -367,7 +367,7 @@ async def test_a_client_of_the_set_with_its_certificate_cannot_vote(tmp_path: Pa
         for attacker in attackers:
             attacker.transport.send(Message(attacker.node_id, 2, vote))
             two.beat(attacker.node_id)
-        await until(lambda: refused(two) >= 4)
+        await until(lambda: refused(member) >= 4)
         other.transport.send(Message(4, 2, vote))
         await until(lambda: bool(two.received))
 
@@ -376,10 +376,9 @@ async def test_a_client_of_the_set_with_its_certificate_cannot_vote(tmp_path: Pa
         assert [each.transport.counters.connects for each in attackers] == [0, 0]
 
 
-def refused(peer: Peer) -> int:
-    arrivals = peer.transport._arrivals
-    assert arrivals is not None
-    return arrivals.handshakes_failed + arrivals.plain_refused
+def refused(tls: Tls) -> int:
+    """Connections of strangers at the ports of members."""
+    return tls.handshakes_failed["members"] + tls.plain_refused["members"]
 
 
 @pytest.mark.parametrize("address", ["", "host", ":1", "host:", "host:0", "host:65536", "host:x"])

@@ -146,10 +146,11 @@ async def test_a_client_refuses_a_server_that_it_cannot_check(
         (certificates.config("expired"), "certificate has expired"),
         (certificates.config("elsewhere"), "not valid for '127.0.0.1'"),
     ):
-        async with serving(Tls(file)) as (server, address):
+        tls = Tls(file)
+        async with serving(tls) as (_, address):
             with pytest.raises(ConnectionClosed, match=text):
                 await ask(address, client)
-            await until(lambda server=server: server.handshakes_failed == 1)  # type: ignore[misc]  # each its own
+            await until(lambda tls=tls: tls.handshakes_failed["clients"] == 1)  # type: ignore[misc]  # each its own
 
 
 async def test_names_need_not_be_checked(certificates: Certificates) -> None:
@@ -291,7 +292,7 @@ async def test_who_is_one_too_many_is_not_served(certificates: Certificates, enc
 async def test_bytes_that_are_no_handshake_harm_nobody(certificates: Certificates) -> None:
     """Whoever sends them is closed, and counted; others go on."""
     tls = Tls(certificates.config())
-    async with serving(tls) as (server, address):
+    async with serving(tls) as (_, address):
         _, _, port = address.rpartition(":")
         for number, junk in enumerate(
             (HELLO + b"x" * 200, b"\x16" + b"\x00" * 50, b"\x16" * 70_000), start=1
@@ -300,7 +301,7 @@ async def test_bytes_that_are_no_handshake_harm_nobody(certificates: Certificate
             writer.write(junk)
             await asyncio.wait_for(reader.read(), 10)
             writer.close()
-            await until(lambda number=number: server.handshakes_failed == number)  # type: ignore[misc]  # its own
+            await until(lambda number=number: tls.handshakes_failed["clients"] == number)  # type: ignore[misc]  # its own
         assert await ask(address, tls) == b"hello"
 
 

@@ -154,9 +154,12 @@ async def test_without_the_key_clients_that_show_certificates_are_members_and_th
 ) -> None:
     """The default of before: `tls.server.trustCertPath` says who is a member, too."""
     same = str(certificates.clients.folder / "authority.pem")
+    copy = certificates.clients.folder / "copy.pem"
+    copy.write_bytes((certificates.clients.folder / "authority.pem").read_bytes())
     for values, warned in (
         ({"tls_members_trustCertPath": ""}, True),
         ({"tls_members_trustCertPath": same}, True),
+        ({"tls_members_trustCertPath": str(copy)}, True),
         ({"tls_members_trustCertPath": "", "tls_server_need_client_auth": ""}, False),
         ({}, False),
     ):

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+from types import SimpleNamespace
+from typing import Any
 
-from brokerset_runtime.tls.shown_certificates import first_certificate
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from brokerset_runtime.tls import shown_certificates
+from brokerset_runtime.tls.authority import Authority
+from brokerset_runtime.tls.shown_certificates import first_certificate, shown_subject
 
 
 def listed(*certificates: bytes, after: bytes = b"") -> bytes:
@@ -36,3 +43,21 @@ def test_the_first_certificate_is_found_in_both_versions(length: int) -> None:
 def test_what_has_no_certificate_gives_none(data: bytes) -> None:
     """Lengths that do not fit, lists that are empty, messages that end."""
     assert first_certificate(data) is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x05"),  # a version that X.509 does not have
+        (b"\x0c\x08stranger", b"\x03\x08\0tranger"),  # a name that is a string of bits
+    ],
+)
+def test_a_certificate_that_cannot_be_understood_is_unreadable(old: bytes, new: bytes) -> None:
+    """Else whoever shows it is refused without a line in the log, and so are others in that second."""
+    certificate = Authority.make("x").issue("stranger").certificate
+    data = x509.load_pem_x509_certificate(certificate).public_bytes(Encoding.DER)
+    assert old in data
+    session: Any = SimpleNamespace(
+        **{shown_certificates._ATTRIBUTE: message(listed(data.replace(old, new, 1)))}
+    )
+    assert shown_subject(session) == "unreadable"

@@ -33,6 +33,7 @@ from brokerset_broker.outside.store_stream.sending import (
 from brokerset_broker.outside.store_stream.small_files import WHOLE_MAX, read_at_once
 from brokerset_broker.store.message_store import MessageStore
 from brokerset_formats.lazy_dataclasses import dataclass
+from brokerset_runtime.tls.transport import TlsTransport
 from brokerset_spec.broker_settings import BrokerSettings
 
 log = structlog.get_logger(__name__)
@@ -314,7 +315,7 @@ class StoreStream:
         def still_there(position: int) -> bool:
             return first is None or self._files.end >= first + position
 
-        if request.transport is not None and request.transport.get_extra_info("tls_version"):
+        if isinstance(request.transport, TlsTransport):
             await self._send_by_tls(response, file, part, still_there)
         else:
             await self._send_plain(request, file, part, still_there)
