@@ -75,8 +75,8 @@ def rust_components(lock: str) -> list[Component]:
 def bill(name: str, version: str, components: Iterable[Component]) -> dict[str, Any]:
     """The whole document, of what `name` consists of."""
     ordered = sorted(components, key=lambda component: component["purl"])
-    subject = {"type": "application", "bom-ref": name, "name": name, "version": version}
-    subject["licenses"] = [{"license": {"id": "Apache-2.0"}}]  # type: ignore[assignment]
+    licenses = [{"license": {"id": "Apache-2.0"}}]
+    subject = {"type": "application", "bom-ref": name, "name": name, "version": version, "licenses": licenses}
     serial = uuid.uuid5(_NAMESPACE, json.dumps([subject, ordered], sort_keys=True))
     return {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",

@@ -242,7 +242,7 @@ class RouteTable:
         """A broker says that it goes away; one that is not known changes nothing.
 
         Nor one that has registered over another connection since: masters of a group may have one address
-        (a Service), and the old one says goodbye when the new one is there. Java removes the new one.
+        (a Service), and the old one unregisters it when the new one is there. Java removes the new one.
         """
         place = self._places.get((cluster, address))
         if place is None or place[0] != broker_name:

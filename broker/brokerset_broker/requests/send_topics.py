@@ -90,12 +90,12 @@ class SendTopics:
             self._lane.forget_all()
 
     def known(self, topic: str) -> TopicFacts | None:
-        """A topic that `facts` has nothing of, as `_look_up` checks it; None if it must be created first."""
+        """A topic that `facts` has nothing of, checked; None if it must be created first."""
         if self._topics.get(topic) is None or topic in self._topics.unsaved:
             return None
-        return self._look_up(topic)
+        return self._checked_facts(topic)
 
-    def _look_up(self, topic: str) -> TopicFacts:
+    def _checked_facts(self, topic: str) -> TopicFacts:
         """Check a topic that is new here, has changed, or is sent to while the broker is read-only."""
         config = self._topics.get(topic)
         if not self._admission.writable and config is not None and config.order:

@@ -365,8 +365,8 @@ def test_a_broker_cannot_ask_to_be_kept_for_ever() -> None:
     assert [r.address for r in table.expire(registrations.HEARTBEAT_TIMEOUT_MS_MAX + 1).removed] == [MASTER]
 
 
-def test_the_old_masters_goodbye_leaves_the_new_one_that_has_its_address() -> None:
-    """Both are reached by one Service: the new one registers, and then the old one takes its leave."""
+def test_an_old_master_does_not_unregister_the_new_one_at_its_address() -> None:
+    """Both are reached by one Service: the new one registers, and then the old one unregisters."""
     table = new_table()
     table.register(registration(), 0, "old")
     table.register(registration(), 1, "new")
