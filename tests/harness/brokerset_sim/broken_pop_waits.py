@@ -108,7 +108,7 @@ def _locks_do_not_move_groups() -> list[Patch]:
         lock = self._table.get(*place)
         if lock is not None and self._leads and place not in self._clocked:
             self._take_over(place, lock)
-            self._watch(place, lock)
+            self._watch(place, lock, self._now_ms(place, lock))
         return lock
 
     return [(OrderedPops, "_lock", by_offsets)]

@@ -162,7 +162,7 @@ class OrderedPops:
         if lock is not None and self._leads and place not in self._clocked:
             topic, group, queue_id = place
             self._take_over(place, lock)
-            self._watch(place, lock)
+            self._watch(place, lock, self._now_ms(place, lock))
             position = self._offsets.query(group, topic, queue_id) or 0
             if lock.next_offset > position and (lock.acked or self._table.journal is None):
                 self._offsets.commit(group, topic, queue_id, lock.next_offset, BROKER)
@@ -243,7 +243,7 @@ class OrderedPops:
         place = topic, group, queue_id
         self._table.put(*place, lock)
         self._clocked[place] = _Clocked(pop_time, pop_time - self._monotonic_ms())
-        self._watch(place, lock)
+        self._watch(place, lock, pop_time)
         return order_counts(queue_id, lock)
 
     def when_stored(self, callback: Callable[[PutStatus], None]) -> None:
@@ -364,17 +364,21 @@ class OrderedPops:
 
     def _changed(self, place: _Place, lock: OrderLock) -> None:
         """An ack or a change may have made the queue free."""
-        if is_locked(lock, None, self._now_ms(place, lock)):
-            self._watch(place, lock)
+        now_ms = self._now_ms(place, lock)
+        if is_locked(lock, None, now_ms):
+            self._watch(place, lock, now_ms)
         else:
             self._free(place)
 
-    def _watch(self, place: _Place, lock: OrderLock) -> None:
-        """Wake who waits when the queue will be free."""
+    def _watch(self, place: _Place, lock: OrderLock, now_ms: int) -> None:
+        """Wake who waits when the queue will be free, if it is not at `now_ms`.
+
+        Who calls has judged by the same time: a later one could already be the end, which wakes nobody.
+        """
         timer = self._timers.pop(place, None)
         if timer is not None:
             timer.cancel()
-        left_ms = free_at(lock) - self._now_ms(place, lock)
+        left_ms = free_at(lock) - now_ms
         if left_ms > 0 and self._leads and self._live.current.enable_notify_after_pop_order_lock_release:
             loop = asyncio.get_running_loop()
             self._timers[place] = loop.call_later(left_ms / 1000, self._time_is_over, place)

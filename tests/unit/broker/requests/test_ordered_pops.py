@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,6 +14,20 @@ from brokerset_broker.tables.pop.order_lock import OrderLock
 from brokerset_broker.tables.pop.order_table import OrderTable
 
 NOW = 1_000_000
+
+
+def ordered_pops(table: OrderTable, clock: SimpleNamespace, offsets: SimpleNamespace) -> OrderedPops:
+    """With nothing else that these tests need."""
+    settings = SimpleNamespace(pop_clock_skew_ms=0, enable_notify_after_pop_order_lock_release=True)
+    return OrderedPops(
+        live=cast(Any, SimpleNamespace(current=settings)),
+        clock=cast(Any, clock),
+        table=table,
+        log_of_pops=cast(Any, None),
+        offsets=cast(Any, offsets),
+        groups=cast(Any, SimpleNamespace(going=())),
+        changes=cast(Any, None),
+    )
 
 
 async def test_locks_are_taken_over_when_wanted_and_all_in_short_turns(
@@ -30,27 +45,13 @@ async def test_locks_are_taken_over_when_wanted_and_all_in_short_turns(
         offsets[topic] = offset
 
     now_ms = NOW + 24 * 3_600_000
-    pops = OrderedPops(
-        live=cast(
-            Any,
-            SimpleNamespace(
-                current=SimpleNamespace(pop_clock_skew_ms=0, enable_notify_after_pop_order_lock_release=True)
-            ),
-        ),
-        clock=cast(Any, SimpleNamespace(now_ms=lambda: now_ms, monotonic=lambda: 100.0)),
-        table=table,
-        log_of_pops=cast(Any, None),
-        offsets=cast(
-            Any,
-            SimpleNamespace(
-                query=lambda _group, topic, _queue_id: offsets.get(topic, 0),
-                commit=commit,
-                is_held=lambda _group, _topic: False,
-            ),
-        ),
-        groups=cast(Any, SimpleNamespace(going=())),
-        changes=cast(Any, None),
+    known = SimpleNamespace(
+        query=lambda _group, topic, _queue_id: offsets.get(topic, 0),
+        commit=commit,
+        is_held=lambda _group, _topic: False,
     )
+    clock = SimpleNamespace(now_ms=lambda: now_ms, monotonic=lambda: 100.0)
+    pops = ordered_pops(table, clock, known)
 
     pops.start()
     assert offsets == {"t0": 8}
@@ -63,3 +64,24 @@ async def test_locks_are_taken_over_when_wanted_and_all_in_short_turns(
     assert set(offsets) == {f"t{number}" for number in range(5)} | {"old"}
     assert [key for key in table.locks if key.startswith("old")] == []
     assert len(table.locks) == 5
+
+
+@pytest.mark.parametrize("invisible_ms", [4, 5, 6, 7])
+async def test_who_waits_is_woken_also_if_the_time_ends_between_two_readings_of_the_clock(
+    invisible_ms: int,
+) -> None:
+    """The clock goes on by a millisecond each time that it is read."""
+    ticks = itertools.count()
+    clock = SimpleNamespace(now_ms=lambda: NOW, monotonic=lambda: next(ticks) / 1000)
+    offsets = SimpleNamespace(is_held=lambda _group, _topic: False)
+    pops = ordered_pops(OrderTable(), clock, offsets)
+    pops.start()
+    woken = asyncio.Event()
+    pops.on_free = lambda _topic, _group: woken.set()
+
+    pops.give(
+        "t", "g", 0, attempt_id="a", pop_time=NOW, invisible_ms=invisible_ms, start=0, queue_offsets=[0]
+    )
+
+    await asyncio.wait_for(woken.wait(), 10)
+    pops.stop()
