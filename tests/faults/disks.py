@@ -3,6 +3,8 @@
 * `log`, `queue`: an ext4 on a loop device whose thin backing file gets no more space, so writing back fails with EIO and the kernel drops
   the pages. The broker works under load, fails, the space comes back, it is started again on the same boot, works on, and the file
   system is unmounted and mounted, so that nothing of the page cache is left. `queue` has the commit log on another, sound file system.
+* `settle`: the same disk, and a preallocated file whose bytes end anywhere in a page: what the page cache has and the disk lacks is
+  brought there.
 * `syncs`: fsync, fdatasync, msync and pwrite fail at random (LD_PRELOAD) in a broker that is killed or ended, and started again.
 * `master-full`, `slave-full`: the disk of one broker of a group of two has no room for a while; now and then it is killed meanwhile.
 
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import random
 import signal
 import sys
@@ -25,9 +28,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from brokerset_bench.probes import Prober
+from brokerset_broker.store import mapping
 from brokerset_rig import stack
 from brokerset_rig.acked_load import QUEUES, Ledger, create_topic, verify, write
 from brokerset_rig.failing_disks import (
+    MIB,
     DiskError,
     FailingSyncs,
     SmallDisk,
@@ -178,6 +183,31 @@ def queue(work: Path, source: random.Random) -> Outcome:
     return thin(work, source, queue=True)
 
 
+def settle(work: Path, source: random.Random) -> Outcome:
+    """A file without a broker, so that each end of its bytes is as likely."""
+    size, end = 4 * MIB, source.randrange(1, 4 * MIB)
+    content = source.randbytes(end)
+    with ThinDisk(work) as disk:
+        path = disk.folder / "store" / "log"
+        path.parent.mkdir()
+        with path.open("wb", buffering=0) as stream:
+            os.posix_fallocate(stream.fileno(), 0, size)
+            disk.fill()
+            stream.write(content)
+            try:
+                os.fsync(stream.fileno())
+            except OSError:
+                disk.make_room()
+            else:
+                raise StackError("the disk took what it has no room for")
+        mapped = source.random() < 0.5
+        with page_cache_kept(path.parent) if mapped else nullcontext():
+            lacking = mapping.settle(path, 0)
+        disk.evict()
+        kept = path.read_bytes() == content + bytes(size - end)
+    return Outcome(end, 0 if kept else 1, 0, f"{'mapped, ' * mapped}{lacking:,} bytes were not on the disk")
+
+
 def syncs(work: Path, source: random.Random) -> Outcome:
     """Calls fail at random, a few times in a row."""
     (port,) = stack.free_ports(1, below=2)
@@ -263,7 +293,7 @@ def slave_full(work: Path, source: random.Random) -> Outcome:
 
 
 CASES: dict[str, Callable[[Path, random.Random], Outcome]] = {
-    "log": log, "queue": queue, "syncs": syncs, "master-full": master_full, "slave-full": slave_full,
+    "log": log, "queue": queue, "settle": settle, "syncs": syncs, "master-full": master_full, "slave-full": slave_full,
 }  # fmt: skip
 
 

@@ -81,7 +81,10 @@ def settle(path: Path, begin: int) -> int:
     with Disk(path) as disk:
         with contextlib.suppress(OSError):  # of earlier writes: what was not written shows below
             os.fsync(disk.cached)
-        for data_begin, data_end in data_ranges(path, begin, os.fstat(disk.cached).st_size):
+        size = os.fstat(disk.cached).st_size
+        for data_begin, data_end in data_ranges(path, begin, size):
+            # Whole pages, as only those are written past the page cache; blocks may be smaller.
+            data_end = min(data_end + -data_end % _PAGE, size)
             for position in range(data_begin - data_begin % _PAGE, data_end, SETTLE_CHUNK_BYTES):
                 content = os.pread(disk.cached, min(SETTLE_CHUNK_BYTES, data_end - position), position)
                 if disk.read(position, len(content)) == content:

@@ -400,12 +400,15 @@ async def test_the_page_says_what_an_application_exports(running: LocalSet) -> N
 
 
 async def test_the_command_exports_what_it_consumes(running: LocalSet) -> None:
-    """`consume --ordered --metrics-port` can be scraped while it waits for messages."""
+    """`consume --ordered --metrics-port` can be scraped while it waits, and counts what it printed."""
     await created(running, "command", 1)
     async with client_of(running) as client:
         await send(client, "command", "1")
     port = free_port()
-    sample = 'brokerset_client_ordered_members{consumer_group="g",state="consuming",subject="command"} 1.0'
+    samples = (
+        'brokerset_client_ordered_members{consumer_group="g",state="consuming",subject="command"} 1.0',
+        'brokerset_client_ordered_handled_messages_total{consumer_group="g",subject="command"} 1.0',
+    )
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "brokerset_cli.main", "consume", "command", "--ordered", "--group", "g",
         "--metrics-port", str(port), "--data", str(running.data), stdout=asyncio.subprocess.PIPE,
@@ -414,7 +417,8 @@ async def test_the_command_exports_what_it_consumes(running: LocalSet) -> None:
     async def until_scraped() -> None:
         while process.returncode is None:
             with contextlib.suppress(OSError):  # it does not listen yet
-                if sample in await asyncio.to_thread(get, port):
+                text = await asyncio.to_thread(get, port)
+                if all(sample in text for sample in samples):
                     return
             await asyncio.sleep(0.1)
 
