@@ -76,7 +76,7 @@ def sends(**flags: object) -> Action:
     """Sends to a new topic."""
 
     def act(running: Running, context: Context) -> Run:
-        topic = generator.new_topic(running.server.port, "send")
+        topic = generator.new_topic(running.server.port, "send", running.access)
         timed = {"seconds": context.size.seconds, "warm": context.size.warm}
         return run_of(running, context, topic, "send", **flags, **timed)
 
@@ -87,10 +87,10 @@ def backlog(running: Running, context: Context) -> str:
     """The topic with messages of this broker, made once."""
     address = running.server.address
     if address not in context.backlogs:
-        topic = generator.new_topic(running.server.port, "backlog")
+        topic = generator.new_topic(running.server.port, "backlog", running.access)
         flags = {"size": BODY, "count": context.size.backlog, "window": 4, "batch": 32}
         context.load.answer(address, "send", topic, flags)
-        generator.await_indexed(running.server.port, topic, context.size.backlog)
+        generator.await_indexed(running.server.port, topic, context.size.backlog, running.access)
         context.backlogs[address] = topic
     return context.backlogs[address]
 
@@ -118,7 +118,7 @@ def e2e_old_topic(running: Running, context: Context) -> Run:
 
 def e2e_new_topic(running: Running, context: Context) -> Run:
     """On a topic that was made a moment ago: the files of its queues are made under the first messages."""
-    return end_to_end(generator.new_topic(running.server.port, "e2e"), running, context)
+    return end_to_end(generator.new_topic(running.server.port, "e2e", running.access), running, context)
 
 
 def write_until(running: Running, context: Context, end: int, body: int) -> None:
@@ -163,7 +163,7 @@ def prewarm(running: Running, context: Context) -> None:
     """Everything that is measured, once and unmeasured: a JVM compiles only what has run often, and is slow until then."""
     server, seconds = running.server, running.side.prewarm_seconds
     for flags in ({"size": BODY, "window": 64}, {"size": BODY, "window": 4, "batch": 32}):
-        topic = generator.new_topic(server.port, "prewarm")
+        topic = generator.new_topic(server.port, "prewarm", running.access)
         context.load.answer(server.address, "send", topic, {**flags, "seconds": seconds, "warm": 0})
     topic = backlog(running, context)
     runs = [("pull", topic, {"size": BODY})]

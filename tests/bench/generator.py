@@ -7,7 +7,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from tests.bench import priority
@@ -44,11 +44,15 @@ class Generator:
 
     program: str
     core: str | None = None
+    flags: Mapping[str, object] = field(default_factory=dict)
+    """Of every run."""
 
     def answer(self, address: str, mode: str, topic: str, flags: Mapping[str, object]) -> dict[str, Any]:
         """Run it once. Raises `WrongAnswer`."""
         command = [self.program, mode, "-addr", address, "-topic", topic]
-        command += [item for key, value in flags.items() for item in (f"-{key}", str(value))]
+        command += [
+            item for key, value in {**self.flags, **flags}.items() for item in (f"-{key}", str(value))
+        ]
         process = subprocess.Popen(
             priority.pinned(command, self.core),
             stdout=subprocess.PIPE,
@@ -98,22 +102,22 @@ def children_seconds() -> float:
     return times.children_user + times.children_system
 
 
-def new_topic(port: int, name: str) -> str:
+def new_topic(port: int, name: str, access: wire.Access | None = None) -> str:
     """Make a topic of its own name; the load generator demands queue offsets without gaps."""
     topic = f"{name}-{time.time_ns() // 1_000_000}"
     ext = {"topic": topic, "defaultTopic": "TBW102", "readQueueNums": str(QUEUES), "writeQueueNums": str(QUEUES),
            "perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false"}  # fmt: skip
-    with wire.Client(port) as client:
+    with wire.Client(port, access=access) as client:
         answer = client.call(wire.CREATE_TOPIC, ext)
     if answer.code:
         raise stack.StackError(f"topic {topic} was refused with {answer.code}: {answer.remark}")
     return topic
 
 
-def await_indexed(port: int, topic: str, messages: int) -> None:
+def await_indexed(port: int, topic: str, messages: int, access: wire.Access | None = None) -> None:
     """Wait until all queues together have so many messages: they are indexed behind the log. Raises `StackError`."""
     deadline = time.monotonic() + INDEX_SECONDS_MAX
-    with wire.Client(port) as client:
+    with wire.Client(port, access=access) as client:
         while time.monotonic() < deadline:
             ends = [
                 client.call(wire.MAX_OFFSET, {"topic": topic, "queueId": str(queue)}).ext["offset"]

@@ -99,6 +99,11 @@ def message_rows(case: str, label: str) -> list[Row]:
     return [rate(case, label, 2), Row(case, "cpuUs", "… CPU for each message", "µs")]
 
 
+def secure_rows(case: str, label: str) -> list[Row]:
+    """By TLS, with signatures: one and a half times Java's is asked of what has the native core."""
+    return [rate(case, label, 1.5), Row(case, "cpuUs", "… CPU for each message", "µs")]
+
+
 def lateness(case: str) -> list[Row]:
     """From when messages are due until they are stored."""
     return [Row(case, "p50ms", "… late, p50", "ms"), Row(case, "p99ms", "… p99", "ms")]
@@ -151,6 +156,12 @@ ROWS: Sequence[Row] = (
     *message_rows("pop-batch-ack", "popped and acknowledged in batches"),
     *waiting_rows("pop-wake", "8 waiting pops, 1,000 messages a second"),
     *waiting_rows("pop-wake-10k", "10,000 waiting pops, 1,000 answers a second"),
+    *secure_rows("secure-send-1k-1", "TLS and signed: send 1 KB, one at a time"),
+    *secure_rows("secure-send-1k-4x64", "TLS and signed: send 1 KB, 4 connections × 64"),
+    *secure_rows("secure-send-100b-64", "TLS and signed: send 100 B, window 64"),
+    *secure_rows("secure-batch-1k", "TLS and signed: batches of 32 × 1 KB"),
+    *secure_rows("secure-pull-1k", "TLS and signed: pull 1 KB"),
+    *latencies("secure-e2e", "TLS and signed: end to end at 1,000/s"),
     rate("replicas-1", "3 replicas in sync, one at a time", 3, 1.3),
     rate("replicas-16", "3 replicas in sync, window 16", 3, 1.3),
     rate("replicas-64", "3 replicas in sync, window 64", 3, 1.3),

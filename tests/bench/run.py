@@ -17,18 +17,30 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from tests.bench import history, message_cases, pop_cases, priority, quiet, replicas, report, sides
+from tests.bench import (
+    history,
+    message_cases,
+    pop_cases,
+    priority,
+    quiet,
+    replicas,
+    report,
+    secure_cases,
+    sides,
+)
 from tests.bench.cases import BROKER_CASES, LOADED_CASES, Case, Context, Size, prewarm
 from tests.bench.generator import Generator, Run, WrongAnswer
 from tests.bench.goals import FLOOR
 from tests.bench.message_cases import MESSAGE_CASES
 from tests.bench.pop_cases import POP_CASES
 from tests.bench.quiet import Observation, Patience
+from tests.bench.secure_cases import SECURE_CASES, Secured
 from tests.bench.sides import Running, Side
 
 from brokerset_formats import native
@@ -43,7 +55,7 @@ SIZES = {
 }
 T = TypeVar("T")
 ERRORS = (WrongAnswer, stack.StackError, OSError, subprocess.SubprocessError)
-GROUPS = ("start", "broker", "loaded", "messages", "pop", "replicas", "slave")
+GROUPS = ("start", "broker", "loaded", "messages", "pop", "secure", "replicas", "slave")
 WAIT_SECONDS = 20.0
 """How long the machine may take to become quiet."""
 
@@ -77,7 +89,7 @@ class Bench:
     def run(self) -> None:
         """Every group of cases."""
         groups = {"start": self.starts, "broker": self.brokers, "loaded": self.loaded, "messages": self.messages,
-                  "pop": self.pops, "replicas": self.groups, "slave": self.slaves}  # fmt: skip
+                  "pop": self.pops, "secure": self.secure, "replicas": self.groups, "slave": self.slaves}  # fmt: skip
         for name in self.options.groups:
             begun = time.monotonic()
             try:
@@ -133,11 +145,19 @@ class Bench:
         """Pops and their acks, and pops that wait."""
         self.cases(list(POP_CASES), {"flushDiskType": "ASYNC_FLUSH"}, pop_cases.prewarm)
 
+    def secure(self) -> None:
+        """Sends and pulls by TLS, each request signed."""
+        with stack.Workspace("bench-secure") as folder:
+            secured = Secured(folder)
+            settings = {"flushDiskType": "ASYNC_FLUSH", **secured.settings}
+            self.cases(list(SECURE_CASES), settings, secure_cases.prewarm, secured)
+
     def cases(
         self,
         cases: list[Case],
         settings: Mapping[str, str],
         warm_up: Callable[[Running, Context], None] = prewarm,
+        secured: Secured | None = None,
     ) -> None:
         """Cases in all rounds, each on all sides in turn."""
         chosen = [case for case in cases if not self.options.cases or case.name in self.options.cases]
@@ -145,9 +165,10 @@ class Bench:
             return
         with (
             stack.Workspace("bench") as folder,
-            sides.started(self.sides, folder, settings, pin=self.options.pin) as brokers,
+            self.started(folder, settings, secured) as brokers,
         ):
-            context = Context(self.load, self.size, {})
+            load = self.load if secured is None else replace(self.load, flags=secured.flags)
+            context = Context(load, self.size, {})
             for running in brokers:
                 running.thaw()
                 warm_up(running, context)
@@ -157,6 +178,15 @@ class Bench:
                     self.case(case, rotated(brokers, number), context, folder)
             if chosen[0] in BROKER_CASES and settings["flushDiskType"] == "ASYNC_FLUSH":
                 self.memory("loadedMiB", brokers)
+
+    def started(
+        self, folder: Path, settings: Mapping[str, str], secured: Secured | None
+    ) -> AbstractContextManager[list[Running]]:
+        """A broker of every side."""
+        if secured is None:
+            return sides.started(self.sides, folder, settings, pin=self.options.pin)
+        measured = [secured.side(side) for side in self.sides]
+        return sides.started(measured, folder, settings, pin=self.options.pin, access=secured.administrator)
 
     def case(self, case: Case, brokers: Sequence[Running], context: Context, folder: Path) -> None:
         """One case in one round."""
@@ -291,7 +321,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, help="of each run; by default as the size says")
     parser.add_argument("--sides", type=names(list(sides.SIDES)), help="the first one is the base")
     parser.add_argument("--groups", type=names(GROUPS), help=f"of {', '.join(GROUPS)}")
-    cases = [case.name for case in (*BROKER_CASES, *LOADED_CASES, *MESSAGE_CASES, *POP_CASES)]
+    cases = [case.name for case in (*BROKER_CASES, *LOADED_CASES, *MESSAGE_CASES, *POP_CASES, *SECURE_CASES)]
     parser.add_argument("--cases", type=names(cases), default=[], help="only these of one broker")
     parser.add_argument(
         "--against", type=Path, metavar="PATH", help="a checkout of another commit, one more side"

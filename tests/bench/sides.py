@@ -49,7 +49,7 @@ class Side:
     def variables(self) -> dict[str, str]:
         """What is set for its processes."""
         if self.make == "java":
-            return {}
+            return dict(self.environment)
         folders = ("libs", "broker", "controller", "operator")
         return {
             "PYTHONPATH": os.pathsep.join(str(self.checkout / name) for name in folders),
@@ -94,6 +94,8 @@ class Running:
     """From the start of its process to the first acknowledged send."""
 
     raised: bool = False
+    access: wire.Access | None = None
+    """Who administers it, where it checks that."""
 
     def tree(self) -> list[int]:
         """Its process and all below it."""
@@ -132,11 +134,11 @@ def broker(side: Side, folder: Path, namesrv: str, settings: Mapping[str, str], 
     return server
 
 
-def await_first_send(port: int) -> None:
+def await_first_send(port: int, access: wire.Access | None = None) -> None:
     """Send until a message is acknowledged. Raises `StackError`."""
     deadline = time.monotonic() + START_SECONDS_MAX
     while time.monotonic() < deadline:
-        with suppress(OSError), wire.Client(port, 3) as client:
+        with suppress(OSError), wire.Client(port, 3, access) as client:
             answer = client.call(wire.SEND_V2, wire.send_ext("start-probe", 0, ""), b"x" * 1024)
             if not answer.code:
                 return
@@ -144,14 +146,14 @@ def await_first_send(port: int) -> None:
     raise stack.StackError(f"nothing was acknowledged at port {port} in {START_SECONDS_MAX:g} s")
 
 
-def start(side: Side, server: stack.Server) -> Running:
+def start(side: Side, server: stack.Server, access: wire.Access | None = None) -> Running:
     """Start it and wait for its first acknowledgement; what was started is ended when that fails."""
     begun = time.monotonic()
-    running = Running(side, server.launch())
+    running = Running(side, server.launch(), access=access)
     try:
         running.raised = priority.raise_session(server.pid)
         server.ready()
-        await_first_send(server.port)
+        await_first_send(server.port, access)
     except BaseException:
         server.kill()
         raise
@@ -161,7 +163,12 @@ def start(side: Side, server: stack.Server) -> Running:
 
 @contextmanager
 def started(
-    sides: list[Side], folder: Path, settings: Mapping[str, str], *, pin: bool
+    sides: list[Side],
+    folder: Path,
+    settings: Mapping[str, str],
+    *,
+    pin: bool,
+    access: wire.Access | None = None,
 ) -> Iterator[list[Running]]:
     """A broker of every side, each standing still."""
     with ExitStack() as ending:
@@ -170,7 +177,7 @@ def started(
         for number, side in enumerate(sides):
             # Brokers of one name and number at one name server would take each other for one that has moved.
             own = {"brokerName": f"broker-{number}", **settings}
-            running = start(side, broker(side, folder / str(number), namesrv.address, own, pin=pin))
+            running = start(side, broker(side, folder / str(number), namesrv.address, own, pin=pin), access)
             ending.callback(running.server.stop)
             ending.callback(running.thaw)
             running.freeze()

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
 import json
 import socket
+import ssl
 import struct
 import zlib
 from collections.abc import Iterator
@@ -23,6 +27,23 @@ SEND_V2, PULL, QUERY_MESSAGE, MAX_OFFSET, MIN_OFFSET, CREATE_TOPIC, DELETE_TOPIC
 )
 QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET, GET_BROKER_CONSUME_STATS = 14, 15, 317
 MAGIC_V1 = 0xDAA320A7
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How a server is reached that demands TLS and signed requests."""
+
+    user: str
+    password: str
+    authority: Path
+    """PEM file of who signed the server's certificate."""
+
+    def sign(self, ext: dict[str, str], body: bytes) -> dict[str, str]:
+        """The fields of a request, and those that say who signs it."""
+        ext = {**ext, "AccessKey": self.user}
+        signed = "".join(ext[name] for name in sorted(ext)).encode() + body
+        digest = hmac.digest(self.password.encode(), signed, hashlib.sha1)
+        return {**ext, "Signature": base64.b64encode(digest).decode()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +117,9 @@ def begins_with_record(path: Path) -> bool:
 class Client:
     """One connection, one request at a time, or pipelined by `write` and `read`."""
 
-    def __init__(self, port: int, timeout: float = 10.0) -> None:
+    def __init__(self, port: int, timeout: float = 10.0, access: Access | None = None) -> None:
         self._timeout = timeout
+        self._access = access
         self._opaque = 0
         self.socket = self._connected(port)
         self._buffer = b""
@@ -110,7 +132,10 @@ class Client:
     def _connected(self, port: int) -> socket.socket:
         found = socket.create_connection(("127.0.0.1", port), self._timeout)
         found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return found
+        if self._access is None:
+            return found
+        context = ssl.create_default_context(cafile=self._access.authority)
+        return context.wrap_socket(found, server_hostname="127.0.0.1")
 
     def __enter__(self) -> Self:
         return self
@@ -122,6 +147,8 @@ class Client:
 
     def call(self, code: int, ext: dict[str, str], body: bytes = b"") -> Answer:
         self._opaque += 1
+        if self._access is not None:
+            ext = self._access.sign(ext, body)
         self.socket.sendall(frame(code, ext, body, self._opaque))
         while True:
             answer = self.read()

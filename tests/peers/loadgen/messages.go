@@ -124,7 +124,7 @@ func (t *transactor) begin(slot int) {
 	copy(t.keys[slot][:], f.data[f.key:])
 	t.begun[slot], t.half[slot] = now, true
 	t.count++
-	if _, err := t.conn.out.Write(f.data); err != nil {
+	if _, err := t.conn.out.Write(f.ready()); err != nil {
 		fail(err)
 	}
 }
@@ -179,7 +179,7 @@ func ends(c *conn) []int64 {
 	for q := 0; q < *queues; q++ {
 		f := encode(30, [][2]string{{"topic", *topic}, {"queueId", fmt.Sprint(q)}}, nil)
 		digits(f.data, f.opaque, 10, opaqueBase+int64(q))
-		_, _ = c.out.Write(f.data)
+		_, _ = c.out.Write(f.ready())
 	}
 	_ = c.out.Flush()
 	found := make([]int64, *queues)
@@ -314,7 +314,7 @@ func readQueue(q int, kind, expression string, each func(record)) int64 {
 	for {
 		digits(f.data, f.opaque, 10, opaqueBase+pulls)
 		digits(f.data, f.at, 16, next)
-		_, _ = c.Write(f.data)
+		_, _ = c.Write(f.ready())
 		_ = c.SetReadDeadline(time.Now().Add(answerSeconds * time.Second))
 		a, err := c.read()
 		if err != nil {

@@ -62,7 +62,7 @@ func (p *popper) pop(slot int) {
 	f := &p.requests[slot]
 	digits(f.data, f.opaque, 10, opaqueBase+int64(slot))
 	digits(f.data, f.born, 13, time.Now().UnixMilli())
-	if _, err := p.conn.out.Write(f.data); err != nil {
+	if _, err := p.conn.out.Write(f.ready()); err != nil {
 		fail(err)
 	}
 }
@@ -375,7 +375,7 @@ func waitingPops() result {
 		digits(f.data, f.born, 13, now.UnixMilli())
 		hex(f.data, f.key, uint32(n))
 		binary.BigEndian.PutUint64(f.data[len(f.data)-*size:], uint64(now.UnixNano()))
-		if _, err := c.Write(f.data); err != nil {
+		if _, err := c.Write(f.ready()); err != nil {
 			fail(err)
 		}
 	}
