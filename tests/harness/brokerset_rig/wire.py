@@ -31,12 +31,12 @@ MAGIC_V1 = 0xDAA320A7
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How a server is reached that demands TLS and signed requests."""
+    """How a server is reached that demands signed requests, or TLS as well."""
 
     user: str
     password: str
-    authority: Path
-    """PEM file of who signed the server's certificate."""
+    authority: Path | None = None
+    """PEM file of who signed the server's certificate; without one the connection is plain."""
 
     def sign(self, ext: dict[str, str], body: bytes) -> dict[str, str]:
         """The fields of a request, and those that say who signs it."""
@@ -132,7 +132,7 @@ class Client:
     def _connected(self, port: int) -> socket.socket:
         found = socket.create_connection(("127.0.0.1", port), self._timeout)
         found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if self._access is None:
+        if self._access is None or self._access.authority is None:
             return found
         context = ssl.create_default_context(cafile=self._access.authority)
         return context.wrap_socket(found, server_hostname="127.0.0.1")
