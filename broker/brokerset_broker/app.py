@@ -586,6 +586,7 @@ class Broker:
             on_master=lambda ha, address: self.part.master_named(ha, address),
             ha_address=lambda: self.part.ha_address(),
             tls=self.tls,
+            sign=broker_sign(settings),
         )
         self._routes = TopicRoutes(lambda: self.registrar.connections, clock)
         self._pointer = self._master_pointer()

@@ -22,8 +22,9 @@ from brokerset_controller.liveness import Liveness
 from brokerset_controller.machine import ReplicasMachine
 from brokerset_controller.measurements import Measurements, timed
 from brokerset_controller.node_folder import NodeFolder, claim
-from brokerset_controller.processors import Processors
+from brokerset_controller.processors import OPEN_AT_CONTROLLERS, Processors
 from brokerset_controller.service import ControllerService
+from brokerset_namesrv.administration import Administration, server_sign
 from brokerset_namesrv.app import NameServer
 from brokerset_protocol.errors import Rejected
 from brokerset_protocol.subject_words import CONTROLLERS_KEY, CONTROLLERS_NAMESPACE
@@ -96,7 +97,7 @@ class Controller:
         self._measurements = Measurements()
         self._disk_thread = DiskThread(self._clock, self._measurements)
         self._tls: Tls | None = None
-        self._asker = FreshRequester()
+        self._asker = FreshRequester(sign=server_sign(settings))
         self._folder: NodeFolder | None = None
         self._disk: RealDisk | None = None
         self._transport: TcpTransport | None = None
@@ -143,7 +144,7 @@ class Controller:
         settings = self._settings
         if settings.tls_config_file is not None:
             self._tls = await asyncio.to_thread(Tls, settings.tls_config_file)
-            self._asker = FreshRequester(self._tls)
+            self._asker = FreshRequester(self._tls, server_sign(settings))
         try:
             self._folder = await self._disk_thread.run(
                 lambda: claim(
@@ -266,8 +267,9 @@ class Controller:
         in_force = replace(settings, listen_port=port)
         self._processors = Processors(service, in_force)
         service.use_settings(in_force)
+        handlers = Administration(settings, OPEN_AT_CONTROLLERS).around(self._processors.handlers())
         self._server = RemotingServer(
-            self._processors.handlers(), limits=self._limits, on_close=self._connection_closed, tls=self._tls
+            handlers, limits=self._limits, on_close=self._connection_closed, tls=self._tls
         )
         self.port = await self._server.listen(settings.bind_address, port)
         if settings.enable_name_server:
@@ -280,6 +282,9 @@ class Controller:
                     external_addresses_path=settings.external_addresses_path,
                     external_connections_max=settings.external_connections_max,
                     tls_config_file=settings.tls_config_file,
+                    authentication_enabled=settings.authentication_enabled,
+                    init_authentication_user=settings.init_authentication_user,
+                    inner_client_authentication_credentials=settings.inner_client_authentication_credentials,
                 ),
                 clock=self._clock,
                 provided={(CONTROLLERS_NAMESPACE, CONTROLLERS_KEY): self._controller_addresses},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from brokerset_acl.signatures import Sign
 from brokerset_protocol.commands import Command
 from brokerset_runtime.remoting import Connection, ConnectionClosed, RequestTimeout, connect
 from brokerset_runtime.tls import Tls
@@ -19,8 +20,9 @@ LINGERING_MAX: Final = 1_000
 class FreshRequester:
     """An `Asker` that connects for every request."""
 
-    def __init__(self, tls: Tls | None = None) -> None:
+    def __init__(self, tls: Tls | None = None, sign: Sign | None = None) -> None:
         self._tls = tls
+        self._sign = sign
         self._lingering: dict[int, Connection] = {}
 
     async def ask(self, address: str, command: Command, timeout: float) -> Command:
@@ -62,6 +64,6 @@ class FreshRequester:
 
     async def _connect(self, address: str, timeout: float) -> Connection:
         try:
-            return await connect(address, timeout=timeout, tls=self._tls)
+            return await connect(address, timeout=timeout, tls=self._tls, sign=self._sign)
         except ValueError as error:
             raise ConnectionClosed(str(error)) from error

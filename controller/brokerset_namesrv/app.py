@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from brokerset_namesrv import kv_file
+from brokerset_namesrv.administration import OPEN_AT_NAME_SERVERS, Administration, server_sign
 from brokerset_namesrv.external import ExternalListener
 from brokerset_namesrv.kv_file import KvFile
 from brokerset_namesrv.notices import Notifier
@@ -84,7 +85,7 @@ class NameServer:
             self._tls = await asyncio.to_thread(Tls, settings.tls_config_file)
         kv = await asyncio.to_thread(kv_file.load, settings.kv_config_path)
         counters = Counters()
-        self._notifier = Notifier(counters, self._tls)
+        self._notifier = Notifier(counters, self._tls, server_sign(settings))
         self._processors = Processors(
             settings=settings,
             table=RouteTable(settings),
@@ -96,15 +97,16 @@ class NameServer:
             started=self._clock.monotonic(),
             provided=self._provided,
         )
+        handlers = Administration(settings, OPEN_AT_NAME_SERVERS).around(self._processors.handlers())
         self._server = RemotingServer(
-            self._processors.handlers(), limits=self._limits, on_close=self._connection_closed, tls=self._tls
+            handlers, limits=self._limits, on_close=self._connection_closed, tls=self._tls
         )
         try:
             address = host if host is not None else settings.bind_address
             self.port = await self._server.listen(address, settings.listen_port if port is None else port)
             if settings.external_listen_port:
                 self._external = ExternalListener(
-                    self._processors.handlers(),
+                    handlers,
                     settings.external_addresses_path,
                     self._processors.table.master_ha_addresses,
                     connections_max=settings.external_connections_max,

@@ -7,6 +7,7 @@ from typing import Final
 
 import structlog
 
+from brokerset_acl.signatures import Sign
 from brokerset_namesrv.processors import Counters
 from brokerset_namesrv.registrations import MinBrokerIdNotice
 from brokerset_protocol import headers
@@ -27,10 +28,10 @@ CONNECT_SECONDS_MAX: Final = 0.3
 class Notifier:
     """A queue of notices and the task that sends them."""
 
-    def __init__(self, counters: Counters, tls: Tls | None = None) -> None:
+    def __init__(self, counters: Counters, tls: Tls | None = None, sign: Sign | None = None) -> None:
         self._counters = counters
         self._queue: asyncio.Queue[MinBrokerIdNotice] = asyncio.Queue(WAITING_MAX)
-        self._pool = ConnectionPool(tls=tls)
+        self._pool = ConnectionPool(tls=tls, sign=sign)
 
     def tell(self, notices: tuple[MinBrokerIdNotice, ...]) -> None:
         """Have notices sent; never waits."""

@@ -34,6 +34,12 @@ _UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 _V4_9_3: Final = 399
 """Ordinal of MQVersion: clients up to this one add the field above when they have signed."""
 
+NO_NAME: Final = "username cannot be null."
+"""Java's text for a request without `ACCESS_KEY`."""
+
+WRONG_SIGNATURE: Final = "check signature failed."
+"""Java's text for a signature that is not the user's."""
+
 Sign = Callable[[Command], None]
 """Adds a signature to a request that is about to be sent."""
 

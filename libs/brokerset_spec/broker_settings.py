@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-import orjson
-
+from brokerset_spec.access_settings import (
+    credentials_problems,
+    first_user_of,
+    inner_credentials_of,
+)
 from brokerset_spec.setting_fields import (
     INT32_MAX,
     INT64_MAX,
@@ -622,11 +625,11 @@ class BrokerSettings:
 
     def first_user(self) -> tuple[str, str] | None:
         """Name and password of `initAuthenticationUser`."""
-        return _pair(self.init_authentication_user, "username", "password")
+        return first_user_of(self.init_authentication_user)
 
     def inner_credentials(self) -> tuple[str, str] | None:
         """Access key and secret key of `innerClientAuthenticationCredentials`."""
-        return _pair(self.inner_client_authentication_credentials, "accessKey", "secretKey")
+        return inner_credentials_of(self.inner_client_authentication_credentials)
 
     def _access_problems(self) -> list[str]:
         """What is wrong with the settings of access control; no text has a secret in it."""
@@ -635,17 +638,9 @@ class BrokerSettings:
             found.append("authorizationEnabled=true: needs authenticationEnabled=true, or nobody has a name")
         if self.authentication_enabled and self.refuse_signed_requests:
             found.append("refuseSignedRequests=true: not together with authenticationEnabled=true")
-        if self.init_authentication_user and self.first_user() is None:
-            found.append("initAuthenticationUser: is no JSON object with texts username and password")
-        if self.inner_client_authentication_credentials and self.inner_credentials() is None:
-            found.append(
-                "innerClientAuthenticationCredentials: is no JSON object with texts accessKey and secretKey"
-            )
-        first, inner = self.first_user(), self.inner_credentials()
-        if first is not None and inner is not None and first[0] == inner[0] and first != inner:
-            found.append(
-                "initAuthenticationUser and innerClientAuthenticationCredentials: one user, two passwords"
-            )
+        found += credentials_problems(
+            self.init_authentication_user, self.inner_client_authentication_credentials
+        )
         in_group = self.enable_controller_mode or self.enable_dledger_commit_log
         if self.authentication_enabled and in_group and not self.inner_client_authentication_credentials:
             found.append(
@@ -715,17 +710,6 @@ class BrokerSettings:
         if identity is not None and not identity.name:
             found.append(f"storePathBrokerIdentity={identity}: must name a file")
         return found
-
-
-def _pair(text: str, first: str, second: str) -> tuple[str, str] | None:
-    """Two texts of a JSON object that are not empty; None for anything else."""
-    try:
-        found = orjson.loads(text)
-    except ValueError:
-        return None
-    values = [found.get(first), found.get(second)] if isinstance(found, dict) else []
-    texts = [value for value in values if isinstance(value, str) and value.strip()]
-    return (texts[0], texts[1]) if len(texts) == 2 else None
 
 
 def address_problems(addresses: str) -> list[str]:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from brokerset_spec.setting_fields import PORT_MAX, named, number, range_problems
+from brokerset_spec.access_settings import administration_problems
+from brokerset_spec.setting_fields import PORT_MAX, named, number, range_problems, secret
 
 PEERS_MAX: Final = 9
 """Most controllers of one group (`brokerset_raft.configuration.MEMBERS_MAX`)."""
@@ -69,6 +70,18 @@ class ControllerSettings:
     """File with RocketMQ's keys of TLS (`tls.server.mode` and others); empty means plain connections only. It
     and the certificates that it names are read again when they change. RocketMQ takes it as the system
     property `tls.config.file`."""
+
+    authentication_enabled: bool = False
+    """Whether only Super users may act for brokers and administer: those of the two settings below. What
+    clients need to find brokers stays open to everybody; see `docs/security.md`. Not known to RocketMQ."""
+
+    init_authentication_user: str = secret()
+    """A Super user, as `{"username":"…","password":"…"}`, as brokers have it: `mqadmin` and `brokerset` sign
+    as this one."""
+
+    inner_client_authentication_credentials: str = secret()
+    """What brokers sign with, as `{"accessKey":"…","secretKey":"…"}`, as they have it; requests to
+    brokers are signed with it, too. The name server inside has the same."""
 
     listen_port: int = number(0, high=PORT_MAX)
     """Port of the controller's remoting protocol; 0 takes the one of this node in `controllerDLegerPeers`."""
@@ -177,7 +190,7 @@ class ControllerSettings:
 
     def problems(self) -> list[str]:
         """Return everything that is wrong, one text for each problem."""
-        found = range_problems(self)
+        found = range_problems(self) + administration_problems(self)
         if not re.fullmatch(r"n\d{1,9}", self.controller_self_id):
             return [*found, f"controllerDLegerSelfId={self.controller_self_id}: is not n<number>, like n0"]
         if not 0 < len(self.controller_group.encode()) <= GROUP_BYTES_MAX:

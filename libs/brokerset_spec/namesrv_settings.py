@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from brokerset_spec.setting_fields import PORT_MAX, number, range_problems
+from brokerset_spec.access_settings import administration_problems
+from brokerset_spec.setting_fields import PORT_MAX, number, range_problems, secret
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +23,18 @@ class NamesrvSettings:
     """File with RocketMQ's keys of TLS (`tls.server.mode` and others); empty means plain connections only. It
     and the certificates that it names are read again when they change. RocketMQ takes it as the system
     property `tls.config.file`."""
+
+    authentication_enabled: bool = False
+    """Whether only Super users may register brokers and administer: those of the two settings below. What
+    clients need to find brokers stays open to everybody; see `docs/security.md`. Not known to RocketMQ."""
+
+    init_authentication_user: str = secret()
+    """A Super user, as `{"username":"…","password":"…"}`, as brokers have it: `mqadmin` and `brokerset` sign
+    as this one."""
+
+    inner_client_authentication_credentials: str = secret()
+    """What brokers sign with, as `{"accessKey":"…","secretKey":"…"}`, as they have it; notices to
+    brokers are signed with it, too."""
 
     external_listen_port: int = number(0, high=PORT_MAX)
     """Port for clients outside the cluster, which are told the addresses of `externalAddressesPath`; 0
@@ -84,4 +97,4 @@ class NamesrvSettings:
         external = self.external_listen_port
         if external and external in (self.listen_port, self.http_port):
             found.append(f"externalListenPort={external}: is the same as listenPort or httpPort")
-        return found
+        return found + administration_problems(self)

@@ -16,6 +16,7 @@ from typing import Final
 
 import structlog
 
+from brokerset_acl.signatures import Sign
 from brokerset_broker.live_settings import LiveSettings
 from brokerset_broker.member.membership.controllers import Resolve, resolve
 from brokerset_broker.requests.admission import PERM_READ, PERM_WRITE, Admission
@@ -107,11 +108,13 @@ class Registrar:
         ha_address: Callable[[], str | None] = lambda: None,
         resolver: Resolve = resolve,
         tls: Tls | None = None,
+        sign: Sign | None = None,
     ) -> None:
         """Without `role_id` the broker registers with the `brokerId` of its settings; without `ha_address` it
         tells the port above its own, as Java does."""
         self._live = live
         self._tls = tls
+        self._sign = sign
         self._topics = topics
         self._admission = admission
         self._on_master = on_master
@@ -299,7 +302,10 @@ class Registrar:
             while True:
                 try:
                     server.connection = await connect(
-                        server.address, on_close=lambda _lost: server.wake.set(), tls=self._tls
+                        server.address,
+                        on_close=lambda _lost: server.wake.set(),
+                        tls=self._tls,
+                        sign=self._sign,
                     )
                     server.full = True
                     await self._keep_registered(server)

@@ -25,7 +25,9 @@ from brokerset_acl.signatures import (
     ACCESS_KEY,
     FORWARDER,
     FORWARDER_SIGNATURE,
+    NO_NAME,
     SIGNATURE,
+    WRONG_SIGNATURE,
     Credentials,
     Sign,
     added_by_old_clients,
@@ -58,8 +60,6 @@ offset in the log."""
 FindUnit = Callable[[str, int, int], tuple[int, int, int] | None]
 """Offset, size and tags code that a queue has for one message; None if it is not there."""
 
-NO_NAME: Final = "username cannot be null."
-WRONG_SIGNATURE: Final = "check signature failed."
 UNPROVEN: Final = "no broker of the group has signed that it passed this request on."
 
 NO_RECORD: Final = "no queue has a message at this offset."

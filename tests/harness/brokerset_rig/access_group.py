@@ -1,4 +1,7 @@
-"""Interop suite `access-group`: a broker of ours and one of Java's that check users in one group; each follows the other."""
+"""Interop suite `access-group`: a broker of ours and one of Java's that check users in one group; each follows the other.
+
+The controllers and name servers are ours, and check who administers: brokers of both makes sign what they ask them.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,10 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Final
 
-from brokerset_rig import access_suite, replicated_group
+from brokerset_rig import access_suite, replicated_group, stack, wire
 from brokerset_rig.access_suite import ROOT, Add, Peer, unlike
 from brokerset_rig.controllers import until
 from brokerset_rig.replicated_group import NAME, Group, Member
@@ -17,14 +21,14 @@ from brokerset_rig.replicated_group import NAME, Group, Member
 COUNT: Final = 20
 FAILOVER_SECONDS_MAX: Final = 60.0
 
-CHECKED: Final = {
+ADMINISTRATION: Final = {
     "authenticationEnabled": "true",
-    "authorizationEnabled": "true",
     "initAuthenticationUser": json.dumps({"username": ROOT.access_key, "password": ROOT.secret_key}),
     "innerClientAuthenticationCredentials": json.dumps(
         {"accessKey": ROOT.access_key, "secretKey": ROOT.secret_key}
     ),
 }
+CHECKED: Final = {**ADMINISTRATION, "authorizationEnabled": "true"}
 JAVA_PROVIDERS: Final = {
     f"{kind}MetadataProvider": f"org.apache.rocketmq.auth.{kind}.provider.Local{kind.capitalize()}MetadataProvider"
     for kind in ("authentication", "authorization")
@@ -35,7 +39,9 @@ JAVA_PROVIDERS: Final = {
 @contextmanager
 def mixed() -> Iterator[tuple[Group, Member, Member]]:
     """Our controllers, and a broker of each make; ours leads."""
-    with replicated_group.group("access", 2) as group:
+    controllers = partial(stack.our_controllers, settings=ADMINISTRATION)
+    access = wire.Access(ROOT.access_key, ROOT.secret_key)
+    with replicated_group.group("access", 2, controllers, access) as group:
         ours = group.add("ours", CHECKED)
         until("our broker leads", lambda: group.panel.master(NAME) is not None, FAILOVER_SECONDS_MAX)
         java = group.add("Java", {**CHECKED, **JAVA_PROVIDERS})

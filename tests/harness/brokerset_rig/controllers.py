@@ -54,8 +54,9 @@ class Refused(stack.StackError):
 class Panel:
     """The controllers at these ports of this machine."""
 
-    def __init__(self, ports: list[int]) -> None:
+    def __init__(self, ports: list[int], access: wire.Access | None = None) -> None:
         self.ports = ports
+        self._access = access
         self._leader: int | None = None
 
     def metadata(self, port: int) -> dict[str, str]:
@@ -92,7 +93,7 @@ class Panel:
             if self._leader is None:
                 self._leader = self.leader(seconds)
             try:
-                with wire.Client(self._leader, ANSWER_SECONDS_MAX) as client:
+                with wire.Client(self._leader, ANSWER_SECONDS_MAX, self._access) as client:
                     answer = client.call(code, ext, body)
             except OSError:
                 self._leader = None

@@ -120,7 +120,7 @@ def form(text: str) -> list[str]:
         line = re.sub(r"127\.0\.0\.1:\d+", "ADDRESS", line.strip())
         line = re.sub(r"\d{4}-\d\d-\d\d[ T][\d:,.]+", "TIME", line)
         line = re.sub(r"\b[0-9A-F]{32,56}\b", "ID", line)
-        line = re.sub(r"(\$\$Lambda\S*)?@[0-9a-f]{4,8}\b", "@HASH", line)
+        line = re.sub(r"(\$\$Lambda\S*)?(?<!ID)@[0-9a-f]{4,8}\b", "@HASH", line)
         line = re.sub(r"-?\d+(\.\d+)?", "N", line)
         line = re.sub(r"\s+", " ", line)
         if line and not line.startswith(("$ ", "exit N")) and line not in lines:

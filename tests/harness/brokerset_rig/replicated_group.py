@@ -76,10 +76,12 @@ class Member:
 class Group:
     """Controllers, and brokers that are added one by one. Use `group` to make one."""
 
-    def __init__(self, folder: Path, servers: stack.Controllers, ports: list[int]) -> None:
+    def __init__(
+        self, folder: Path, servers: stack.Controllers, ports: list[int], access: wire.Access | None = None
+    ) -> None:
         self.folder = folder
         self.servers = servers
-        self.panel = Panel(servers.ports)
+        self.panel = Panel(servers.ports, access)
         self.members: list[Member] = []
         self._ports = ports
         self.env = {"NAMESRV_ADDR": servers.name_servers, "PEERS_RUN": str(folder / "client")}
@@ -230,13 +232,16 @@ class Group:
 
 @contextmanager
 def group(
-    name: str, brokers: int, make: controller_parts.MakeControllers = stack.our_controllers
+    name: str,
+    brokers: int,
+    make: controller_parts.MakeControllers = stack.our_controllers,
+    access: wire.Access | None = None,
 ) -> Iterator[Group]:
-    """Three controllers, and ports for so many brokers."""
+    """Three controllers, which `access` administers if they check that, and ports for so many brokers."""
     with stack.Workspace(name) as folder, ExitStack() as running:
         ports = stack.free_ports(6 + brokers, below=2)
         servers = running.enter_context(make(folder, ports[:3], ports[3:6]))
-        found = Group(folder, servers, ports[6:])
+        found = Group(folder, servers, ports[6:], access)
 
         def end() -> None:
             for member in found.members:

@@ -1,0 +1,103 @@
+"""Who may register brokers and administer: before the handlers of a name server or a controller.
+
+Both know only the Super users of their settings. A request with an open code is served whoever sends it, for
+clients sign with names that only brokers know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+import structlog
+
+from brokerset_acl.signatures import (
+    ACCESS_KEY,
+    NO_NAME,
+    SIGNATURE,
+    WRONG_SIGNATURE,
+    Credentials,
+    Sign,
+    added_by_old_clients,
+    content,
+    is_signed_by,
+)
+from brokerset_protocol.codes import RequestCode, ResponseCode
+from brokerset_protocol.commands import Command
+from brokerset_protocol.errors import Rejected
+from brokerset_runtime.log_throttle import LogThrottle
+from brokerset_runtime.remoting import Connection, Handler
+from brokerset_runtime.remoting.connection import Reply
+from brokerset_spec.access_settings import AdministrationSettings, administrators, inner_credentials_of
+
+log = structlog.get_logger(__name__)
+
+OPEN_AT_NAME_SERVERS: Final = frozenset({RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_KV_CONFIG})
+"""What clients ask: where a topic is, and where controllers are."""
+
+ADVICE: Final = "authenticationEnabled asks for a Super user of initAuthenticationUser or of the brokers here"
+
+TEXT_MAX: Final = 128
+"""Characters of a name that somebody claims, in texts and log lines."""
+
+
+class Administration:
+    """Lets requests pass that are open or signed by a Super user of the settings; without
+    `authenticationEnabled` everything."""
+
+    def __init__(self, settings: AdministrationSettings, open_codes: frozenset[RequestCode]) -> None:
+        self._enabled = settings.authentication_enabled
+        self._passwords = administrators(settings)
+        self._open = open_codes
+        self._throttle = LogThrottle()
+
+    def around(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
+        """The handlers with the check before them."""
+        if not self._enabled:
+            return dict(handlers)
+        return {
+            code: handler if code in self._open else self._checked(handler)
+            for code, handler in handlers.items()
+        }
+
+    def _checked(self, handler: Handler) -> Handler:
+        def check(connection: Connection, command: Command) -> Reply:
+            problem = self._problem(command)
+            if problem is not None:
+                self._log(connection, command, problem)
+                raise Rejected(ResponseCode.NO_PERMISSION, f"{problem} {ADVICE}")
+            return handler(connection, command)
+
+        return check
+
+    def _problem(self, command: Command) -> str | None:
+        """Why the request is not one of a Super user; None if it is."""
+        name = command.ext.get(ACCESS_KEY)
+        if not name:
+            return NO_NAME
+        password = self._passwords.get(name)
+        if password is None:
+            return f"User:{name[:TEXT_MAX]} is not found."
+        signed = content(command.ext, command.body, added_by_old_clients(command))
+        return None if is_signed_by(password, signed, command.ext.get(SIGNATURE)) else WRONG_SIGNATURE
+
+    def _log(self, connection: Connection, command: Command, problem: str) -> None:
+        """With no more lines than a log can bear."""
+        suppressed = self._throttle.admit(asyncio.get_running_loop().time())
+        if suppressed is not None:
+            log.warning(
+                "request denied",
+                user=command.ext.get(ACCESS_KEY, "")[:TEXT_MAX],
+                peer=connection.peer,
+                code=command.code,
+                reason=problem,
+                suppressed=suppressed,
+            )
+
+
+def server_sign(settings: AdministrationSettings) -> Sign | None:
+    """Signs what a name server or a controller asks of brokers, as they sign themselves; None without
+    `innerClientAuthenticationCredentials`."""
+    inner = inner_credentials_of(settings.inner_client_authentication_credentials)
+    return None if inner is None else Credentials(*inner).sign

@@ -1,0 +1,173 @@
+"""Controllers and name servers that check who administers: a real set, its own programs, and an outsider."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from brokerset_controller.processors import OPEN_AT_CONTROLLERS
+from brokerset_namesrv.administration import OPEN_AT_NAME_SERVERS
+from brokerset_protocol.codes import RequestCode
+from brokerset_rig import stack, wire
+from brokerset_rig.controllers import loads, until
+from brokerset_rig.local_set import LocalSet, local_set
+
+pytestmark = pytest.mark.long
+
+MANIFEST = """
+apiVersion: brokerset.io/v1alpha1
+kind: BrokerSet
+metadata: {name: orders}
+spec:
+  replicas: 2
+  controllers: {replicas: 1}
+  config: {authorizationEnabled: true, authenticationEnabled: true, mappedFileSizeCommitLog: 16777216}
+"""
+OF_SERVERS = {
+    "BROKERSET_SET_authenticationEnabled": "true",
+    "BROKERSET_SET_initAuthenticationUser": json.dumps({"username": "root", "password": "root-password"}),
+    "BROKERSET_SET_innerClientAuthenticationCredentials": json.dumps(
+        {"accessKey": "broker", "secretKey": "broker-password"}
+    ),
+}
+ENVIRONMENT = {**OF_SERVERS, "BROKERSET_ACCESS_KEY": "root", "BROKERSET_SECRET_KEY": "root-password"}
+ROOT = wire.Access("root", "root-password")
+NO_PERMISSION = 16
+NOT_SUPPORTED = 3
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSet]:
+    """A controller with a name server, and a group of two; the environment has an administrator."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in ENVIRONMENT.items():
+            patch.setenv(name, value)
+        with local_set(tmp_path_factory.mktemp("administration"), MANIFEST) as started:
+            started.until_healthy()
+            yield started
+
+
+def ports(running: LocalSet) -> tuple[int, int]:
+    """Of the controller and of its name server."""
+    (controller,) = running.processes("controller").values()
+    return int(controller["address"].rpartition(":")[2]), int(controller["namesrv"].rpartition(":")[2])
+
+
+@pytest.mark.parametrize(
+    ("access", "reason"),
+    [
+        (None, "username cannot be null."),
+        (wire.Access("mallory", "m"), "User:mallory is not found."),
+        (wire.Access("root", "wrong"), "check signature failed."),
+        (wire.Access("broker", "root-password"), "check signature failed."),
+    ],
+    ids=["unsigned", "unknown", "another password", "somebody else's password"],
+)
+def test_an_outsider_is_refused_whatever_is_not_for_clients(
+    running: LocalSet, access: wire.Access | None, reason: str
+) -> None:
+    """Every code that is served, at the controller and at the name server, with the reason and what to do."""
+    refused = set()
+    for port, open_codes in zip(ports(running), (OPEN_AT_CONTROLLERS, OPEN_AT_NAME_SERVERS), strict=True):
+        with wire.Client(port, access=access) as client:
+            for code in RequestCode:
+                if code in open_codes:
+                    continue
+                answer = client.call(code, {"brokerName": "orders-0", "topic": "t"})
+                assert answer.code in (NO_PERMISSION, NOT_SUPPORTED), (code, answer)
+                if answer.code == NO_PERMISSION:
+                    refused.add(code)
+                    assert answer.remark is not None
+                    assert answer.remark.startswith(reason)
+                    assert "initAuthenticationUser" in answer.remark
+
+    assert {
+        RequestCode.REGISTER_BROKER, RequestCode.UNREGISTER_BROKER, RequestCode.PUT_KV_CONFIG,
+        RequestCode.WIPE_WRITE_PERM_OF_BROKER, RequestCode.CONTROLLER_ELECT_MASTER,
+        RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, RequestCode.CONTROLLER_REGISTER_BROKER,
+        RequestCode.BROKER_HEARTBEAT, RequestCode.CLEAN_BROKER_DATA, RequestCode.BROKERSET_CHANGE_MEMBERS,
+        RequestCode.BROKERSET_CREATE_SUBJECT,
+    } <= refused  # fmt: skip
+
+
+def test_a_client_finds_its_broker_whoever_signs(running: LocalSet) -> None:
+    """Clients sign everything with names that only brokers know."""
+    running("topic", "create", "found")
+    _, name_server = ports(running)
+    for access in (None, wire.Access("app", "k")):
+        with wire.Client(name_server, access=access) as client:
+            answer = client.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "found"})
+            assert answer.code == 0, answer
+
+
+def test_brokers_sign_as_their_settings_say(tmp_path: Path) -> None:
+    """Without a user in the environment; without credentials, or with wrong ones, none gets into the routes."""
+    names = ("right", "none", "wrong")
+    places = stack.free_ports(1 + len(names), below=2)
+    name_server = stack.our_namesrv(tmp_path / "names", places[0])
+    name_server.environment.update(OF_SERVERS)
+    inner = "innerClientAuthenticationCredentials"
+    credentials = {
+        "right": {inner: OF_SERVERS[f"BROKERSET_SET_{inner}"]},
+        "none": {},
+        "wrong": {inner: json.dumps({"accessKey": "broker", "secretKey": "guessed"})},
+    }
+    with ExitStack() as running:
+        running.enter_context(name_server)
+        for name, port in zip(names, places[1:], strict=True):
+            settings = {"brokerName": name, **credentials[name]}
+            running.enter_context(stack.our_broker(tmp_path / name, port, name_server.address, settings))
+        seen = until("the right broker is registered", lambda: brokers(name_server.port), 30)
+        denied = until("the others are refused", lambda: denials(name_server.log) >= 2, 30)
+    assert seen == {"right"}
+    assert denied
+
+
+def brokers(port: int) -> set[str]:
+    """Names of the brokers that a name server knows."""
+    with wire.Client(port, access=ROOT) as client:
+        answer = client.call(RequestCode.GET_BROKER_CLUSTER_INFO, {})
+    return set(loads(answer.body)["brokerAddrTable"])
+
+
+def denials(log: Path) -> int:
+    """Lines of refusals."""
+    return log.read_text().count('"request denied"')
+
+
+def test_an_altered_request_of_an_administrator_is_refused(running: LocalSet) -> None:
+    """One value is another one than was signed; what was there before is still there."""
+    _, name_server = ports(running)
+    entry = {"namespace": "tests", "key": "k", "value": "as signed"}
+    signed = ROOT.sign(entry, b"")
+    with wire.Client(name_server) as client:
+        assert client.call(RequestCode.PUT_KV_CONFIG, signed).code == 0
+        assert client.call(RequestCode.PUT_KV_CONFIG, {**signed, "value": "altered"}).code == NO_PERMISSION
+        found = client.call(RequestCode.GET_KV_CONFIG, {"namespace": "tests", "key": "k"})
+    assert found.ext["value"] == "as signed"
+
+
+def test_brokers_hear_of_a_new_master_at_once_and_messages_come_through(running: LocalSet) -> None:
+    """The controller signs what it asks of brokers, which check it, too."""
+    running("topic", "create", "after")
+    done = running("switchover", "orders-0")
+    assert "is master now" in done.stdout
+    running("send", "after", "--body", "hello")
+    assert "hello" in running("consume", "after", "--group", "g", "--count", "1").stdout
+
+
+def test_the_password_is_in_no_log_and_no_answer(running: LocalSet) -> None:
+    """Neither in files of the set nor in what `getControllerConfig` and `getNamesrvConfig` show."""
+    codes = (RequestCode.GET_CONTROLLER_CONFIG, RequestCode.GET_NAMESRV_CONFIG)
+    for port, code in zip(ports(running), codes, strict=True):
+        with wire.Client(port, access=ROOT) as client:
+            answer = client.call(code, {})
+            assert answer.code == 0
+            assert b"-password" not in answer.body
+    logs = [path for path in (running.data / "logs").iterdir() if path.suffix == ".log"]
+    assert logs
+    assert not [path for path in logs if "-password" in path.read_text()]
