@@ -126,8 +126,9 @@ mutation: setup  ## deliberate mistakes in copies of the product, each of which 
 interop: setup  ## real Java, C++ and Node clients and Java servers against ours (INTEROP=core: without the long suites|all)
 	python tests/interop/run.py --size $(INTEROP)
 
-fuzz: setup  ## mutated frames against a live broker, a name server and the HA ports of a group (FUZZ=number of frames)
+fuzz: setup  ## mutated frames, also signed ones, against a live broker, a name server and the HA ports of a group (FUZZ=number of frames)
 	python tests/faults/fuzz.py --frames $(FUZZ)
+	python tests/faults/signed_fuzz.py --frames $(FUZZ)
 	python tests/faults/ha_fuzz.py --frames $(FUZZ)
 
 half-open: setup  ## thousands of connections that never get to the point against a broker and a name server (CONNECTIONS=to each)

@@ -274,6 +274,17 @@ BROKERS: Final = Dashboard(
                     (("time() - process_start_time_seconds{<b>}", "{{pod}}"),),
                     "s",
                 ),
+                Panel(
+                    "Certificates",
+                    "How long until certificates expire? Of all groups and controllers of the set, where TLS is on.",
+                    (
+                        (
+                            "brokerset_tls_certificate_end_seconds{<c>} - time()",
+                            "{{pod}} shown to {{shown_to}}",
+                        ),
+                    ),
+                    "s",
+                ),
             ),
         ),
     ),

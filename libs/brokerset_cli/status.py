@@ -53,6 +53,7 @@ from brokerset_protocol.bodies.controllers import GroupState
 from brokerset_protocol.bodies.queues import KVTable
 from brokerset_protocol.bodies.routes import ClusterInfo
 from brokerset_protocol.codes import RequestCode
+from brokerset_runtime.logs import configure_logs
 
 WATCH_SECONDS: Final = 1.0
 """Pause between two observations of `--watch`."""
@@ -152,6 +153,7 @@ def status(
         if view.problems:
             sys.exit(1)
         return
+    configure_logs("error", json=False)
     with suppress(KeyboardInterrupt):  # is how people end it
         _watch(observe_again, as_json)
 

@@ -20,6 +20,7 @@ from collections import Counter
 from pathlib import Path
 
 from brokerset_rig import mutations, stack, wire
+from brokerset_rig.process_memory import anonymous_mib
 
 READABLE_MAX = 60
 """Readable frames of one burst; at the end of most comes one with spoilt bytes."""
@@ -132,13 +133,6 @@ class Healthy(threading.Thread):
                     self.stop.wait(0.005)
         except (OSError, ValueError) as error:
             self.problems.append(f"healthy client failed: {error!r}")
-
-
-def anonymous_mib(pid: int) -> float:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) / 1024
-    raise OSError(f"process {pid} is gone")
 
 
 def main() -> int:

@@ -29,6 +29,7 @@ from brokerset_protocol.codes import RequestCode
 from brokerset_rig import ha_mutations
 from brokerset_rig.judged_load import judged_load
 from brokerset_rig.own_group import OwnGroup
+from brokerset_rig.process_memory import anonymous_mib
 from brokerset_rig.stack import StackError
 from brokerset_runtime.logs import configure_logs
 
@@ -45,14 +46,6 @@ FOLLOWS_AGAIN_SECONDS = 20.0
 CLUSTER = "DefaultCluster"
 NAMES = re.compile(r"\S*/\S*|\d+")
 """What differs between two problems of one kind."""
-
-
-def anonymous_mib(pid: int) -> float:
-    """Memory of a process that is no file's."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) / 1024
-    raise StackError(f"process {pid} is gone")
 
 
 def ha_port(process: ServerProcess) -> int:

@@ -21,6 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from brokerset_rig import stack, wire
+from brokerset_rig.process_memory import anonymous_mib
 from brokerset_runtime.tls.arrivals import ARRIVALS_MAX
 from brokerset_runtime.tls.authority import Authority
 
@@ -181,13 +182,6 @@ class Attack:
             assert isinstance(key.fileobj, socket.socket)
             key.fileobj.close()
         self._open.close()
-
-
-def anonymous_mib(pid: int) -> float:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) / 1024
-    raise OSError(f"process {pid} is gone")
 
 
 def descriptors(pid: int) -> int:

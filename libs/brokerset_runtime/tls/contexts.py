@@ -158,10 +158,16 @@ class Tls:
 def tls_of_environment() -> Tls | None:
     """TLS by the file that `BROKERSET_TLS_CONFIG_FILE` names, the same for all who ask; None without it.
 
-    Raises `SettingsError` with what is wrong with the files.
+    Call it where connections are made: it takes what the files say then, so that commands and jobs that run
+    for long need no watch. Raises `SettingsError` with what is wrong with the files when they are read first;
+    afterwards what was good stays.
     """
     file = os.environ.get(ENVIRONMENT_VARIABLE)
-    return _of_file(file) if file else None
+    if not file:
+        return None
+    tls = _of_file(file)
+    tls.refresh()
+    return tls
 
 
 @cache

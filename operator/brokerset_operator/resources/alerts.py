@@ -420,6 +420,16 @@ SET_ALERTS: Final = (
         "{{ $labels.pod }} cannot be scraped",
         "It does not run, hangs, or a NetworkPolicy keeps Prometheus out. Other alerts do not see it.",
     ),
+    Alert(
+        "BrokersetCertificateExpiring",
+        "warning",
+        "brokerset_tls_certificate_end_seconds{<pods>} - time() < 14 * 86400",
+        60,
+        "The certificate that {{ $labels.pod }} shows to {{ $labels.shown_to }} expires in"
+        " {{ $value | humanizeDuration }}",
+        "Whoever checks certificates refuses it from then on: clients, or, of a member, the rest of its set."
+        " Nobody renewed it, or the process could not use the new one. Below zero it has expired.",
+    ),
 )
 """About all pods of a set."""
 

@@ -51,3 +51,6 @@ def main() -> None:
 
     Exit codes: 0 clean, 1 findings, 2 the job failed, 3 the input is missing or a broker runs on it.
     """
+    from brokerset_runtime.logs import configure_logs
+
+    configure_logs("warning", json=False)  # to standard error: reports go to standard output

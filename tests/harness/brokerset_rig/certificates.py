@@ -18,16 +18,18 @@ class Certificates:
     def __init__(self, folder: Path, name: str = "tests") -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
+        self.renew_authority(name)
+
+    def renew_authority(self, name: str) -> None:
+        """Make an authority that signs from now on, and name it alone in `authority.pem`."""
         self.authority = Authority.make(name)
-        (folder / "authority.pem").write_bytes(self.authority.certificate)
+        self._replace("authority.pem", self.authority.certificate)
 
     def issue(self, name: str, hosts: Iterable[str] = LOOPBACK, *, lifetime: timedelta = DAY) -> None:
         """Write `NAME.pem` and `NAME.key`, in place of those that were there."""
         issued = self.authority.issue(name, hosts, lifetime=lifetime)
         for ending, data in (("pem", issued.certificate), ("key", issued.key)):
-            new = self.folder / f"{name}.{ending}.new"
-            new.write_bytes(data)
-            new.replace(self.folder / f"{name}.{ending}")
+            self._replace(f"{name}.{ending}", data)
 
     def config(self, name: str = "both", **values: str) -> Path:
         """Write `NAME.properties` for a server and client with the certificate `NAME`; `values` by Java's keys,
@@ -44,3 +46,8 @@ class Certificates:
         file = self.folder / f"{name}.properties"
         file.write_text("".join(f"{key}={value}\n" for key, value in lines.items() if value))
         return file
+
+    def _replace(self, name: str, data: bytes) -> None:
+        new = self.folder / f"{name}.new"
+        new.write_bytes(data)
+        new.replace(self.folder / name)

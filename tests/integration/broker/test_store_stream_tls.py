@@ -47,6 +47,26 @@ async def test_a_store_reads_the_same_by_tls_as_in_its_folder(
         await asyncio.to_thread(compare, url)
 
 
+async def test_a_reader_follows_a_new_authority(
+    setup: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Jobs read for hours: when a connection has ended, the next one trusts whom the files name now."""
+    certificates = Certificates(tmp_path / "certificates")
+    file = certificates.config()
+    monkeypatch.setenv(ENVIRONMENT_VARIABLE, str(file))
+
+    async with streaming(setup, tls_config_file=file) as (broker, url):
+        assert broker.tls is not None
+        with closing(HttpFolder(url.replace("http://", "https://"))) as far:
+            before = await asyncio.to_thread(far.state)
+            certificates.renew_authority("next")
+            certificates.issue("both")
+            await asyncio.to_thread(broker.tls.refresh)
+            far.close()
+
+            assert await asyncio.to_thread(far.state) == before
+
+
 async def test_a_reader_by_tls_that_takes_nothing_is_ended(
     setup: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,10 +34,12 @@ from brokerset_operator.reconcile_queue import Key, ReconcileQueue
 from brokerset_protocol.codes import RequestCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.subject_words import OrderStrategy
+from brokerset_rig.certificates import Certificates
 from brokerset_rig.local_set import LocalSet, local_set
 from brokerset_rig.stack import free_port
 from brokerset_runtime.http import HttpEndpoint
 from brokerset_runtime.remoting import Connection, connect
+from brokerset_runtime.tls import Tls
 
 CHART = Path(__file__).parents[3] / "charts" / "brokerset"
 
@@ -208,11 +210,11 @@ def pod_targets(running: LocalSet, name_of_set: str = SET) -> list[dict[str, Any
 
 
 @contextlib.asynccontextmanager
-async def served(registry: CollectorRegistry) -> AsyncIterator[int]:
-    """Shows a registry at the port."""
+async def served(registry: CollectorRegistry, tls: Tls | None = None) -> AsyncIterator[int]:
+    """Shows a registry, and the certificates of `tls`, at the port."""
     endpoint = HttpEndpoint(metrics=lambda: registry)
     try:
-        yield await endpoint.start("127.0.0.1", 0)
+        yield await endpoint.start("127.0.0.1", 0, tls)
     finally:
         await endpoint.close()
 
@@ -367,7 +369,7 @@ def silent(server: Prometheus, queries: list[Query]) -> list[Query]:
 
 @pytest.mark.skipif(PROMETHEUS is None, reason="no prometheus on the PATH: apt-get install prometheus")
 def test_every_query_of_panels_and_rules_has_series_while_a_set_works(tmp_path: Path) -> None:
-    """With traffic, a dead letter, a fenced slave, an ordered client and a DLedger group none is in vain."""
+    """With traffic, a dead letter, a fenced slave, an ordered client, TLS and a DLedger none is in vain."""
     ledgers = tmp_path / LEDGER_SET
     ledgers.mkdir()
     with (
@@ -388,12 +390,16 @@ def test_every_query_of_panels_and_rules_has_series_while_a_set_works(tmp_path: 
 
 async def _ask(folder: Path, targets: list[dict[str, Any]], master: str, running: LocalSet) -> list[Query]:
     measurements = an_operator()
+    tls = Tls(Certificates(folder / "certificates").config(tls_server_mode="permissive"))
+    pod = {"namespace": NAMESPACE, "pod": f"{SET}-controller-9", "brokerset_io_set": SET}
     async with (
         served(measurements.registry) as port,
+        served(CollectorRegistry(), tls) as tls_port,
         ordered_client(running, measurements.registry),
     ):
         own = {"targets": [f"127.0.0.1:{port}"], "labels": {"namespace": "brokerset-system", "pod": "op-0"}}
-        with prometheus(folder, [*targets, own]) as server:
+        of_tls = {"targets": [f"127.0.0.1:{tls_port}"], "labels": pod}
+        with prometheus(folder, [*targets, own, of_tls]) as server:
             client = Client(await connect(master))
             await client.begin()
             missing = [*panel_queries(), *rule_queries()]

@@ -106,6 +106,8 @@ def no_ledger_leader() -> dict[str, Values]:
 
 
 GIB = 1024.0**3
+DAY = 86_400.0
+"""Seconds; promtool's time starts at 0."""
 
 HEALTHY: dict[str, Values] = {
     f"brokerset_controller_leading{{{LEADER}}}": steady(1),
@@ -154,6 +156,8 @@ HEALTHY: dict[str, Values] = {
     f"brokerset_broker_connections_refused_total{{{MASTER}}}": steady(7),
     f"process_start_time_seconds{{{MASTER}}}": steady(1000),
     f"up{{{ONE}}}": steady(1),
+    f'brokerset_tls_certificate_end_seconds{{{ONE},shown_to="clients"}}': steady(90 * DAY),
+    f'brokerset_tls_certificate_end_seconds{{{LEADER},shown_to="members"}}': steady(90 * DAY),
     f'brokerset_operator_condition{{{READY},reason="AsWanted"}}': steady(1),
     f'brokerset_operator_condition{{{PROGRESSING},reason="Done"}}': steady(0),
     f"brokerset_operator_leads{{{OPERATOR}}}": steady(1),
@@ -283,6 +287,19 @@ TIMES = (
     Time("BrokersetProcessRestarting", 2, 10,
          {f"process_start_time_seconds{{{MASTER}}}": stepping(1000, 1060, 1120, 1180)}),
     Time("BrokersetTargetDown", 3, 8, {f"up{{{ONE}}}": steady(0)}),
+    Time("BrokersetCertificateExpiring", 55, 65,
+         {f'brokerset_tls_certificate_end_seconds{{{ONE},shown_to="clients"}}': steady(13 * DAY)}),
+    # Two hours later it has fewer than 14 days.
+    Time("BrokersetCertificateExpiring", 175, 190,
+         {f'brokerset_tls_certificate_end_seconds{{{LEADER},shown_to="members"}}': steady(14 * DAY + 7200)}),
+    # Expired at the start, and the process is still scraped.
+    Time("BrokersetCertificateExpiring", 55, 65,
+         {f'brokerset_tls_certificate_end_seconds{{{ONE},shown_to="clients"}}': steady(0)}),
+    # It is renewed in time, and for a quarter of an hour it was not.
+    Time("", None, 90, {f'brokerset_tls_certificate_end_seconds{{{ONE},shown_to="clients"}}':
+         f"{13 * DAY:g}+0x15 {steady(90 * DAY)}"}),
+    Time("", None, 400,
+         {f'brokerset_tls_certificate_end_seconds{{{ONE},shown_to="clients"}}': steady(15 * DAY)}),
     Time("BrokersetNotReady", 8, 12, {f'brokerset_operator_condition{{{READY},reason="AsWanted"}}': None,
          f'brokerset_operator_condition{{{READY},reason="BrokersMissing"}}': steady(0)}),
     Time("BrokersetRolloutStuck", 55, 65,
