@@ -75,8 +75,9 @@ def select_units(
 class SendLane:
     """Serves plain sends to topics and queues that it was told of. See `native/DESIGN.md`."""
 
-    def __init__(self, log: Any, config: Mapping[str, Any]) -> None:
-        """`log` is a `LogCursor`; `config` has what records and answers depend on (`send_lane.py`)."""
+    def __init__(self, log: Any, config: Mapping[str, Any], checks_signatures: bool) -> None:
+        """`log` is a `LogCursor`; `config` has what records and answers depend on (`send_lane.py`). With
+        `checks_signatures` only what is signed by somebody of whom `allow` was called is served."""
 
     def configure(self, config: Mapping[str, Any]) -> None:
         """Go by other settings."""
@@ -99,6 +100,12 @@ class SendLane:
     def forget_all(self) -> None:
         """Serve no sends to any topic until it is learnt again."""
 
+    def allow(self, name: bytes, password: bytes, topic: bytes, source: bytes) -> None:
+        """A user with this password, who is enabled, may send to a topic from an address."""
+
+    def forget_signers(self) -> None:
+        """Nobody may send until `allow` is called again."""
+
     def take(self) -> list[tuple[Any, int, int, int, int, list[tuple[int, int]]]]:
         """What was stored since the last call, for each topic and kind: facts, kind (0 for plain ones),
         requests, messages, bytes, and records by class of size."""
@@ -108,6 +115,7 @@ class SendLane:
         data: bytes,
         now: int,
         born_host: bytes,
+        source: str,
         index: Any,
         topics: Mapping[str, Any],
         queues: Mapping[tuple[str, int], Any],

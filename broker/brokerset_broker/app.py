@@ -57,6 +57,7 @@ from brokerset_broker.requests.send_back import SendBackProcessor
 from brokerset_broker.requests.send_lane import SendLane
 from brokerset_broker.requests.send_runs import SendRuns
 from brokerset_broker.requests.signatures import SignedRequests
+from brokerset_broker.requests.signed_sends import SignedSends
 from brokerset_broker.requests.statistics import BrokerStats
 from brokerset_broker.requests.timer_puts import TimerPuts
 from brokerset_broker.requests.timers import TimerProcessor
@@ -772,22 +773,21 @@ class Broker:
         """The part whose plain requests the native core may serve; a DLedger has its own way of appending."""
         return self._part if isinstance(self._part, Alone) else self.member
 
-    @property
-    def _checks_every_request(self) -> bool:
-        """Whether no request may come past the handlers."""
-        return self.settings.refuse_signed_requests or self.settings.authentication_enabled
-
     def _make_send_lane(self) -> SendLane | None:
         """The native way of sends, where there is one."""
         part = self._plain_part
-        if native.core is None or part is None or self._checks_every_request:
+        if native.core is None or part is None or self.settings.refuse_signed_requests:
             return None
+        checks = self.settings.authentication_enabled
         lane = SendLane(
             native.core, store=self.store, topics=self.topics, admission=self.admission, stats=self.stats,
             traffic=self.traffic, clock=self.clock, broker_name=self.live.current.broker_name,
             transactions=self.transaction_log, timers=self._timer_puts,
+            book=self.access.book if checks else None,
         )  # fmt: skip
         lane.is_open = part.serves_writes
+        if checks:
+            self.access_control.on_send = lane.allow
         return lane
 
     def _make_releases(self) -> Releases | None:
@@ -821,15 +821,19 @@ class Broker:
         return lane
 
     def _lane(self) -> Lane | None:
-        """What serves plain requests before they come to a handler."""
+        """What serves plain requests before they come to a handler; with authentication, sends alone."""
+        checks = self.settings.authentication_enabled
         if self.send_lane is not None:
-            return self._serve_plain
+            return self.send_lane.serve if checks else self._serve_plain
         part = self._plain_part
-        if part is None or self._checks_every_request:
+        if part is None or self.settings.refuse_signed_requests:
             return None
+        signed = SignedSends(self.access.book) if checks else None
+        if signed is not None:
+            self.access_control.on_send = signed.allow
         return SendRuns(
             self._send, store=self.store, admission=self.admission, stats=self.stats, clock=self.clock,
-            is_open=part.serves_writes,
+            is_open=part.serves_writes, signed=signed,
         ).serve  # fmt: skip
 
     def _serve_plain(self, connection: Connection, data: bytes) -> int:

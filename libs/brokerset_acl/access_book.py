@@ -54,9 +54,12 @@ class AccessBook:
 
     users: dict[str, User] = field(default_factory=dict)
     acls: dict[str, Acl] = field(default_factory=dict)
+    changes: int = field(default=0, compare=False)
+    """How often it has changed: what follows from an older number may not be true any more."""
 
     def put(self, users: Mapping[str, User | None], acls: Mapping[str, Acl | None]) -> None:
         """Take what was decided; None deletes. Who is deleted has no policies any more."""
+        self.changes += 1
         for name, user in users.items():
             if user is None:
                 self.users.pop(name, None)
@@ -68,6 +71,11 @@ class AccessBook:
                 self.acls.pop(subject, None)
             else:
                 self.acls[subject] = acl
+
+    def become(self, other: AccessBook) -> None:
+        """Have exactly what another book has."""
+        self.changes += 1
+        self.users, self.acls = dict(other.users), dict(other.acls)
 
     def copy(self) -> AccessBook:
         """A book that changes by itself; users and policies are values."""

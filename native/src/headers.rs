@@ -7,6 +7,9 @@
 pub const SEND_MESSAGE_V2: i64 = 310;
 pub const SEND_BATCH_MESSAGE: i64 = 320;
 const FLAG_ONEWAY: i64 = 2;
+/// Fields with one letter as name, and which of them has the properties.
+const FIELDS: usize = 14;
+const PROPERTIES: usize = 8;
 
 /// What a send needs of its header. The properties are in the buffer that the caller gave.
 #[derive(Debug, PartialEq, Eq)]
@@ -22,10 +25,46 @@ pub struct SendHeader<'a> {
     pub reconsume_times: i32,
 }
 
-/// Reads a header; `properties` gets the text of the properties. None: declined.
-pub fn read_send<'a>(header: &'a [u8], properties: &mut Vec<u8>) -> Option<SendHeader<'a>> {
+/// The texts of a send's fields, as they are signed, and the signature. The properties are in the buffer that the
+/// caller gave.
+#[derive(Debug, Default)]
+pub struct Signed<'a> {
+    pub access_key: Option<&'a [u8]>,
+    pub signature: Option<&'a [u8]>,
+    /// Of the fields `a` to `n`; empty where there is none.
+    values: [&'a [u8]; FIELDS],
+}
+
+impl<'a> Signed<'a> {
+    fn put(&mut self, letter: u8, value: Option<&'a [u8]>) {
+        self.values[usize::from(letter - b'a')] = value.unwrap_or_default();
+    }
+
+    /// What is signed of the header: the values in the order of the names, in which capitals come first.
+    pub fn pieces<'s>(
+        &'s self,
+        access_key: &'s [u8],
+        properties: &'s [u8],
+    ) -> impl Iterator<Item = &'s [u8]> {
+        let (before, behind) = self.values.split_at(PROPERTIES);
+        let values = before.iter().copied();
+        [access_key]
+            .into_iter()
+            .chain(values)
+            .chain([properties])
+            .chain(behind[1..].iter().copied())
+    }
+}
+
+/// Reads a header; `properties` gets the text of the properties, `signed` what is signed. None: declined.
+pub fn read_send<'a>(
+    header: &'a [u8],
+    properties: &mut Vec<u8>,
+    signed: &mut Signed<'a>,
+) -> Option<SendHeader<'a>> {
     properties.clear();
-    let request = read_request(header, |reader| read_fields(reader, properties))?;
+    *signed = Signed::default();
+    let request = read_request(header, |reader| read_fields(reader, properties, signed))?;
     if request.code != SEND_MESSAGE_V2 && request.code != SEND_BATCH_MESSAGE {
         return None;
     }
@@ -109,22 +148,44 @@ struct Fields<'a> {
 }
 
 /// The object `extFields`, with the short names of SEND_MESSAGE_V2. Of a repeated field the last one counts.
-fn read_fields<'a>(reader: &mut Reader<'a>, properties: &mut Vec<u8>) -> Option<Fields<'a>> {
+fn read_fields<'a>(
+    reader: &mut Reader<'a>,
+    properties: &mut Vec<u8>,
+    signed: &mut Signed<'a>,
+) -> Option<Fields<'a>> {
     let mut fields = Fields::default();
     reader.open()?;
     loop {
         match reader.key()? {
+            b"AccessKey" => signed.access_key = reader.text_or_null()?,
+            b"Signature" => signed.signature = reader.text_or_null()?,
+            b"i" => reader.escaped_text_or_null(properties)?,
+            [letter @ (b'e'..=b'h' | b'j')] => {
+                let text = reader.digits_or_null()?;
+                signed.put(*letter, text);
+                let number = match text {
+                    Some(text) => Some(canonical(text)?),
+                    None => None,
+                };
+                *match letter {
+                    b'e' => &mut fields.queue_id,
+                    b'f' => &mut fields.sys_flag,
+                    b'g' => &mut fields.born_timestamp,
+                    b'h' => &mut fields.flag,
+                    _ => &mut fields.reconsume_times,
+                } = number;
+            }
             // Producer group, default topic and its queues, unit mode, limit of retries, broker name: not of
             // interest once the topic is there.
-            b"a" | b"c" | b"d" | b"k" | b"l" | b"n" => drop(reader.text_or_null()?),
-            b"b" => fields.topic = reader.text_or_null()?,
-            b"e" => fields.queue_id = reader.number_in_text()?,
-            b"f" => fields.sys_flag = reader.number_in_text()?,
-            b"g" => fields.born_timestamp = reader.number_in_text()?,
-            b"h" => fields.flag = reader.number_in_text()?,
-            b"i" => reader.escaped_text_or_null(properties)?,
-            b"j" => fields.reconsume_times = reader.number_in_text()?,
-            b"m" => fields.batch = reader.text_or_null()? == Some(b"true"),
+            [letter @ (b'a'..=b'd' | b'k'..=b'n')] => {
+                let text = reader.text_or_null()?;
+                signed.put(*letter, text);
+                match letter {
+                    b'b' => fields.topic = text,
+                    b'm' => fields.batch = text == Some(b"true"),
+                    _ => {}
+                }
+            }
             _ => return None,
         }
         if !reader.more()? {
@@ -208,24 +269,35 @@ impl<'a> Reader<'a> {
 
     /// An integer as JSON has it.
     fn integer(&mut self) -> Option<i64> {
+        canonical(self.digits())
+    }
+
+    /// Digits and signs. What follows may only end them; a fraction or an exponent is met by `more`.
+    fn digits(&mut self) -> &'a [u8] {
         self.space();
         let rest = &self.text[self.at..];
         let size = rest
             .iter()
             .position(|byte| !matches!(byte, b'-' | b'0'..=b'9'))
             .unwrap_or(rest.len());
-        let number = canonical(&rest[..size])?;
         self.at += size;
-        // What follows may only end it; a fraction or an exponent is met by `more`.
-        Some(number)
+        &rest[..size]
     }
 
-    /// A number as text, or bare as lax clients write it; null and (for `j`) an empty text are none.
-    pub fn number_in_text(&mut self) -> Option<Option<i64>> {
+    /// A text without escapes, or digits and signs, bare as lax clients write a number; null is none.
+    fn digits_or_null(&mut self) -> Option<Option<&'a [u8]>> {
         match self.peek()? {
             b'n' => self.null().map(|()| None),
-            b'"' => canonical(self.text()?).map(Some),
-            _ => self.integer().map(Some),
+            b'"' => self.text().map(Some),
+            _ => Some(Some(self.digits())),
+        }
+    }
+
+    /// A number as text, or bare as lax clients write it; null is none.
+    pub fn number_in_text(&mut self) -> Option<Option<i64>> {
+        match self.digits_or_null()? {
+            Some(text) => canonical(text).map(Some),
+            None => Some(None),
         }
     }
 
@@ -328,7 +400,8 @@ mod tests {
 
     fn read(text: &str) -> Option<(SendHeader<'_>, Vec<u8>)> {
         let mut properties = Vec::new();
-        read_send(text.as_bytes(), &mut properties).map(|header| (header, properties))
+        read_send(text.as_bytes(), &mut properties, &mut Signed::default())
+            .map(|header| (header, properties))
     }
 
     #[test]

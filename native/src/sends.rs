@@ -14,12 +14,13 @@ use crate::batches::{Item, read_batch};
 use crate::cursors::{IndexCursor, LogCursor, QueueCursor};
 use crate::frames::frame_at;
 use crate::hashing::index_hash;
-use crate::headers::{SendHeader, read_send};
+use crate::headers::{SendHeader, Signed, read_send};
 use crate::index::{Index, file_size};
 use crate::plain;
 use crate::properties::derived;
 use crate::records::{Head, Parts, put_record};
 use crate::replies::{Stored, Template, WaitingTemplate};
+use crate::signatures::Signers;
 
 /// Bits of sysFlag that a client may set freely: compression and its type, multi-tags.
 const PLAIN_BITS: i32 = 0x0703;
@@ -233,6 +234,8 @@ pub struct SendLane {
     asides: [Option<Queue>; KINDS.len()],
     counted: Vec<Box<[u8]>>,
     forgotten: Vec<(Py<PyAny>, [Counters; KINDS.len()])>,
+    /// Who may send; None where nobody is asked.
+    signers: Option<Signers>,
     plan: Plan,
     properties: Vec<u8>,
     offsets: Vec<i64>,
@@ -242,6 +245,7 @@ pub struct SendLane {
 struct Chunk<'a, 'py> {
     py: Python<'py>,
     born_host: &'a [u8],
+    source: &'a [u8],
     now_ms: i64,
     halves_max: usize,
     timer_slot_ms: i64,
@@ -260,8 +264,13 @@ pub(crate) struct IndexRoom {
 
 #[pymethods]
 impl SendLane {
+    /// With `checks_signatures` it serves only what is signed by somebody of whom `allow` was called.
     #[new]
-    fn new(log: Py<LogCursor>, config: &Bound<'_, PyDict>) -> PyResult<Self> {
+    fn new(
+        log: Py<LogCursor>,
+        config: &Bound<'_, PyDict>,
+        checks_signatures: bool,
+    ) -> PyResult<Self> {
         Ok(Self {
             log,
             config: read_config(config)?,
@@ -269,6 +278,7 @@ impl SendLane {
             asides: [const { None }; KINDS.len()],
             counted: Vec::new(),
             forgotten: Vec::new(),
+            signers: checks_signatures.then(Signers::default),
             plan: Plan::default(),
             properties: Vec::new(),
             offsets: Vec::new(),
@@ -362,6 +372,20 @@ impl SendLane {
         }
     }
 
+    /// A user with this password, who is enabled, may send to a topic from an address.
+    fn allow(&mut self, name: &[u8], password: &[u8], topic: &[u8], source: &[u8]) {
+        if let Some(signers) = &mut self.signers {
+            signers.allow(name, password, topic, source);
+        }
+    }
+
+    /// Nobody may send until `allow` is called again.
+    fn forget_signers(&mut self) {
+        if let Some(signers) = &mut self.signers {
+            signers.forget_all();
+        }
+    }
+
     /// What was stored since the last call: (facts, kind, requests, messages, bytes, records by class of size), …
     fn take<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let found = PyList::empty(py);
@@ -380,7 +404,7 @@ impl SendLane {
     /// Serve the plain sends at the beginning of `data`, which begins with a frame. OSError if the log does not take
     /// them; then nothing has been done.
     ///
-    /// `now`: milliseconds; `born_host`: the client's; `index`: the file that is written, None without an index;
+    /// `now`: milliseconds; `born_host`, `source`: the client's, with its port, and as text without; `index`: the file that is written, None without an index;
     /// `topics`, `queues`: the tables by name and by (name, queue id); `waiting_max`: requests that may wait for an
     /// answer; `replies_max`: bytes of answers at which it stops; `halves_max`: half messages that may be stored;
     /// `timer_slot_ms`, `timer_max_delay_ms`: how timers wait, 0 if none is taken. None if the first frame is not
@@ -393,6 +417,7 @@ impl SendLane {
         data: &Bound<'py, PyBytes>,
         now: i64,
         born_host: &Bound<'py, PyBytes>,
+        source: &str,
         index: Option<Py<IndexCursor>>,
         topics: &Bound<'py, PyDict>,
         queues: &Bound<'py, PyDict>,
@@ -442,6 +467,7 @@ impl SendLane {
         let chunk = Chunk {
             py,
             born_host: born_host.as_bytes(),
+            source: source.as_bytes(),
             now_ms: now,
             halves_max,
             timer_slot_ms,
@@ -497,9 +523,16 @@ impl SendLane {
         body: &'a [u8],
         items: &mut Vec<Item<'a>>,
     ) -> PyResult<bool> {
-        let Some(header) = read_send(header, &mut self.properties) else {
+        let mut signed = Signed::default();
+        let Some(header) = read_send(header, &mut self.properties, &mut signed) else {
             return Ok(false);
         };
+        // First of all: nothing is done, and nothing added to the properties, for whoever may not send.
+        if let Some(signers) = &self.signers
+            && !signers.admit(chunk.source, &header, &signed, &self.properties, body)
+        {
+            return Ok(false);
+        }
         let Some(topic) = self.topics.get_mut(header.topic) else {
             return Ok(false);
         };

@@ -39,6 +39,7 @@ from brokerset_acl.signatures import (
 from brokerset_acl.users import User, UserStatus
 from brokerset_broker.requests.request_classes import BORN_HOST, FORWARDED, forwarded_peer, is_forwarded
 from brokerset_broker.tables.channels import Channel
+from brokerset_formats.names import is_retry_topic
 from brokerset_formats.records import Record
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
@@ -66,11 +67,18 @@ NO_RECORD: Final = "no queue has a message at this offset."
 
 _MARKS: Final = frozenset({FORWARDED, BORN_HOST, FORWARDER, FORWARDER_SIGNATURE})
 
+_SENDS: Final = frozenset({RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
+"""Codes whose requests need the right to their topic (field `b`) and nothing else."""
+
 NEEDS_MAX: Final = 5_000
 """Topics and groups that one request of a Normal user may name: each is compared with every entry."""
 
 TEXT_MAX: Final = 128
 """Characters of a name that somebody claims, in texts and log lines."""
+
+
+OnSend = Callable[[User, str, str], None]
+"""Gets user, topic and address of a send that was let through."""
 
 
 class AccessControl:
@@ -89,6 +97,10 @@ class AccessControl:
         self._authorizes = settings.authorization_enabled
         self._unsigned = _codes(settings.authentication_whitelist)
         self._unlimited = _codes(settings.authorization_whitelist)
+        self.on_send: OnSend | None = None
+        """Hears of sends whose like may be let through without a decision, until users or policies change.
+        None are of retry topics, of codes in a white list, or passed on by a broker."""
+        self._keeps = _SENDS.isdisjoint(self._unsigned | self._unlimited)
         self._cluster = settings.broker_cluster_name
         self._throttle = LogThrottle()
         self._users: WeakKeyDictionary[Channel, str] = WeakKeyDictionary()
@@ -167,7 +179,15 @@ class AccessControl:
             self._authorize(connection, command, user, needs)
         if user is not None and command.code == RequestCode.HEART_BEAT:
             self._users[connection] = user.username
+        if self.on_send is not None and command.code in _SENDS and self._keeps:
+            self._remember(self.on_send, connection, command, user)
         return handler(connection, command)
+
+    @staticmethod
+    def _remember(on_send: OnSend, connection: Connection, command: Command, user: User | None) -> None:
+        topic = command.ext.get("b", "")
+        if user is not None and topic and not is_retry_topic(topic) and not is_forwarded(command.ext):
+            on_send(user, topic, connection.peer[0])
 
     def _check_forwarder(self, connection: Connection, command: Command) -> None:
         """Only brokers of the group may say where a request came from."""

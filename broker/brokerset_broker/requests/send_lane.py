@@ -17,6 +17,8 @@ from typing import Any, Final
 
 import orjson
 
+from brokerset_acl.access_book import AccessBook
+from brokerset_acl.users import User
 from brokerset_broker.requests.admission import PERM_WRITE, Admission
 from brokerset_broker.requests.replies import SendReplies
 from brokerset_broker.requests.send_refusals import CODES, STORED
@@ -81,10 +83,12 @@ class SendLane:
         broker_name: str,
         transactions: TransactionLog | None = None,
         timers: TimerPuts | None = None,
+        book: AccessBook | None = None,
     ) -> None:
         """`core` is the native module. `configure` comes before the first chunk.
 
         Without `transactions` no half message is taken here, without `timers` none with a time of delivery.
+        With `book` only what is signed by somebody who may send it is taken, see `allow`.
         """
         self._core = core
         self._lane: Any = None
@@ -97,6 +101,8 @@ class SendLane:
         self._broker_name = broker_name
         self._transactions = transactions
         self._timers = timers if broker_name and " " not in broker_name else None
+        self._book = book
+        self._book_changes = 0 if book is None else book.changes
         self._takes_halves = False
         self._aside_queues: dict[AsideKind, ConsumeQueue] = {}
         self._known: dict[str, tuple[TopicFacts | None, dict[int, ConsumeQueue]]] = {}
@@ -130,7 +136,7 @@ class SendLane:
             "batch": replies.pieces(with_id=False),
         }
         if self._lane is None:
-            self._lane = self._core.SendLane(store.log, config)
+            self._lane = self._core.SendLane(store.log, config, self._book is not None)
         else:
             self._lane.configure(config)
 
@@ -177,6 +183,23 @@ class SendLane:
         self._aside_queues.clear()
         self._lane.forget_all()
 
+    def allow(self, user: User, topic: str, source: str) -> None:
+        """Serve what the user, who is enabled, sends to a topic from an address, as of now.
+
+        A signature is checked each time; whatever was decided is dropped when users or policies change.
+        """
+        self._drop_old_decisions()
+        # A lone surrogate is in no header that the core reads, so such a name must be nobody else's there.
+        names = (text.encode("utf-8", "surrogatepass") for text in (user.username, topic, source))
+        name, topic_name, address = names
+        self._lane.allow(name, user.password.encode("utf-8", "replace"), topic_name, address)
+
+    def _drop_old_decisions(self) -> None:
+        book = self._book
+        if book is not None and book.changes != self._book_changes:
+            self._book_changes = book.changes
+            self._lane.forget_signers()
+
     def serve(self, connection: Connection, data: bytes) -> int:
         """Serve the plain sends at the beginning of `data`; returns their bytes."""
         admission, store = self._admission, self._store
@@ -193,6 +216,7 @@ class SendLane:
             or connection.answers_room <= 0
         ):
             return 0
+        self._drop_old_decisions()
         halves_max = slot_ms = max_delay_ms = 0
         if self._aside_queues:  # few brokers have any
             halves_max, slot_ms, max_delay_ms = self._limits_of_asides()
@@ -204,6 +228,7 @@ class SendLane:
                 data,
                 store.now_ms(),
                 born_host,
+                connection.peer[0],
                 index.table if index is not None else None,
                 self._topics.items,
                 store.queues_table.table,

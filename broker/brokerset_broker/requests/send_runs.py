@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 from brokerset_broker.requests.admission import Admission
 from brokerset_broker.requests.send import SendProcessor
 from brokerset_broker.requests.send_properties import PLAIN_BITS, is_unusual, waits, with_end
+from brokerset_broker.requests.signed_sends import SignedSends
 from brokerset_broker.requests.statistics import BrokerStats
 from brokerset_broker.requests.topic_facts import TopicFacts
 from brokerset_broker.store.dispatch import Derived, derived
@@ -61,14 +62,17 @@ class SendRuns:
         stats: BrokerStats,
         clock: Clock,
         is_open: Callable[[], bool],
+        signed: SignedSends | None = None,
     ) -> None:
-        """`is_open`: whether sends are served now, as the broker's role has it."""
+        """`is_open`: whether sends are served now, as the broker's role has it; `signed`: whose sends are
+        served, None where nobody is asked."""
         self._processor = processor
         self._store = store
         self._admission = admission
         self._stats = stats
         self._clock = clock
         self._is_open = is_open
+        self._signed = signed
         self._properties = _Properties()
         self._runs = 0
         self.served = 0
@@ -116,7 +120,7 @@ class SendRuns:
 
     def _read(self, connection: Connection, data: bytes) -> tuple[list[Send], list[PlainMessage], int]:
         """The plain sends at the beginning of `data` that may be served now, and how many bytes they are."""
-        processor = self._processor
+        processor, signed = self._processor, self._signed
         waiting = self._admission.when_durable is not None
         count_max = connection.in_flight_room
         if not waiting and count_max > 0:
@@ -135,6 +139,7 @@ class SendRuns:
                 or command.flag & _NO_ANSWER
                 or command.binary
                 or ext.get("m") == "true"
+                or (signed is not None and not signed.admits(connection, command))
             ):
                 break
             try:

@@ -45,7 +45,7 @@ class AccessTable:
         """Read the file. Raises `ConfigDamaged`."""
         found = None if self._file is None else self._file.load(_decode)
         if found is not None:
-            self._become(found)
+            self.book.become(found)
 
     async def saved(self) -> None:
         """Return when every change so far is on the disk. Raises OSError."""
@@ -67,11 +67,8 @@ class AccessTable:
     def take_over(self, book: AccessBook) -> None:
         """Have exactly these."""
         if self.book != book:
-            self._become(book)
+            self.book.become(book)
             self._touch()
-
-    def _become(self, book: AccessBook) -> None:
-        self.book.users, self.book.acls = dict(book.users), dict(book.acls)
 
     def _touch(self) -> None:
         if self._file is not None:

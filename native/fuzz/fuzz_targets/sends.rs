@@ -4,7 +4,7 @@
 use brokerset_native::acks::read_ack;
 use brokerset_native::batches::read_batch;
 use brokerset_native::frames::frame_at;
-use brokerset_native::headers::{SendHeader, read_send};
+use brokerset_native::headers::{SendHeader, Signed, read_send};
 use brokerset_native::pull_headers::read_pull;
 use brokerset_native::records::{Head, Parts, put_record};
 use brokerset_native::scan::record_at;
@@ -26,9 +26,12 @@ fuzz_target!(|data: &[u8]| {
             assert!(ack.names.handle.len() + ack.names.topic.len() < frame.header.len());
             continue;
         }
-        let Some(header) = read_send(frame.header, &mut properties) else {
+        let mut signed = Signed::default();
+        let Some(header) = read_send(frame.header, &mut properties, &mut signed) else {
             continue;
         };
+        let pieces = signed.pieces(b"", &properties);
+        assert!(pieces.map(<[u8]>::len).sum::<usize>() < frame.header.len());
         assert!(std::str::from_utf8(&properties).is_ok());
         assert!(std::str::from_utf8(header.topic).is_ok());
         assert!(properties.len() + header.topic.len() < frame.header.len());

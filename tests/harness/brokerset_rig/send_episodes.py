@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from brokerset_rig.send_frames import Frame, FrameSource
+from brokerset_rig.signed_frames import SignedSource
 
 CONNECTIONS: Final = 3
 
@@ -41,6 +42,9 @@ class Setup:
     """Whether messages are put into light queues, of which there may be two."""
 
     other_types_refused: bool = False
+    signed: bool = False
+    """Whether requests are signed and checked."""
+
     in_flight_max: int = 8192
     write_buffer_high: int = 1024 * 1024
     outgoing_max: int = 64 * 1024 * 1024
@@ -110,6 +114,12 @@ class Restart:
 
     cleanly: bool
 
+
+ACCESS_EVENTS: Final = (
+    "password changed", "password back", "user disabled", "user enabled", "topic denied", "topic allowed",
+    "user deleted", "user back", "book taken over",
+)  # fmt: skip
+"""Changes of users and policies, as other brokers of a group tell them."""
 
 Action = Chunks | Turn | Sleep | Confirm | Reading | Leave | Event | Restart
 
@@ -206,6 +216,54 @@ def draw_aside_episode(seed: int, *, actions: int = 120) -> Episode:
     return replace(drawn, actions=tuple(mixed))
 
 
+def draw_signed_episode(seed: int, *, actions: int = 120) -> Episode:
+    """Signed requests of all kinds, among changes of users and policies."""
+    source = random.Random(seed)
+    setup = replace(draw_setup(source), signed=True)
+    if source.random() < 0.3:
+        return draw_actions(seed, source, setup, actions, FrameSource.frame)
+    drawn = _draw_undisturbed(seed, source, setup, actions, _plain_or_administering)
+    mixed: list[Action] = []
+    for action in drawn.actions:
+        mixed.append(action)
+        pick = source.random()
+        if pick < 0.06:
+            mixed.append(Event(source.choice((*ACCESS_EVENTS, *ACCESS_EVENTS[1::2]))))
+        elif pick < 0.065:
+            mixed.append(Restart(cleanly=source.random() < 0.6))
+    return replace(drawn, actions=tuple(mixed))
+
+
+def draw_plain_signed_episode(seed: int, *, actions: int = 120) -> Episode:
+    """Plain sends, all signed by somebody who may send them, and room for them."""
+    source = random.Random(seed)
+    setup = replace(
+        draw_setup(source),
+        commit_log_bytes=1 << 20,
+        queue_units=1000,
+        index_units=4000,
+        body_max=20_000,
+        signed=True,
+    )
+    return _draw_undisturbed(seed, source, setup, actions, _plain_rightly_signed)
+
+
+def _plain_or_administering(frames: FrameSource) -> Frame:
+    assert isinstance(frames, SignedSource)
+    return frames.plain_or_administering()
+
+
+def _plain_rightly_signed(frames: FrameSource) -> Frame:
+    assert isinstance(frames, SignedSource)
+    frames.spoils = False
+    return frames.plain()
+
+
+def _frames_of(source: random.Random, setup: Setup) -> FrameSource:
+    kind = SignedSource if setup.signed else FrameSource
+    return kind(source, setup.body_max, setup.replicated or setup.sync_flush)
+
+
 def draw_crowded_episode(seed: int, *, actions: int = 150) -> Episode:
     """Plain sends among pulls that wait, of clients that do not read, at a server with low limits."""
     source = random.Random(seed)
@@ -234,7 +292,7 @@ def _draw_undisturbed(
     *,
     frames_max: int = 20,
 ) -> Episode:
-    frames = FrameSource(source, setup.body_max, setup.replicated or setup.sync_flush)
+    frames = _frames_of(source, setup)
     drawn: list[Action] = []
     kinds: dict[int, str] = {}
     for _ in range(actions):
@@ -250,7 +308,7 @@ def draw_actions(
     seed: int, source: random.Random, setup: Setup, count: int, draw_frame: Callable[[FrameSource], Frame]
 ) -> Episode:
     """So many actions; most are bytes."""
-    frames = FrameSource(source, setup.body_max, setup.replicated or setup.sync_flush)
+    frames = _frames_of(source, setup)
     drawn: list[Action] = []
     kinds: dict[int, str] = {}
     for _ in range(count):

@@ -199,6 +199,14 @@ class FrameSource:
                 return draw()
         raise AssertionError("the weights do not add up")
 
+    def completed(self, ext: Mapping[str, Any], body: bytes) -> dict[str, Any]:
+        """The fields as they are sent; who signs adds the signature."""
+        return dict(ext)
+
+    def written(self, text: str) -> str:
+        """The header as it is sent."""
+        return text
+
     # -- parts --------------------------------------------------------------------------------------------
 
     def unique_key(self) -> str:
@@ -311,7 +319,7 @@ class FrameSource:
         *,
         flag: int = 0,
     ) -> Frame:
-        text = style(self._header(code, ext, flag))
+        text = self.written(style(self._header(code, self.completed(ext, body), flag)))
         return kind, _framed(text.encode("utf-8", "surrogatepass"), body)
 
     def _header(self, code: int, ext: Mapping[str, Any], flag: int = 0) -> dict[str, Any]:
@@ -354,14 +362,13 @@ class FrameSource:
                 ] = source.choice(("1", "10.0.0.9:7", "true", ""))
         if source.random() < 0.3:
             ext["m"] = source.choice(("True", "TRUE", "1", "", None, True, "true "))
-        header = self._header(310, ext, source.choice((0, 0, 2, 4, 3, 1, -1, 2**31)))
+        body = self.body()
+        header = self._header(310, self.completed(ext, body), source.choice((0, 0, 2, 4, 3, 1, -1, 2**31)))
         if source.random() < 0.2:
             header[
                 source.choice(("code", "opaque", "flag", "version", "language", "remark", "extFields"))
             ] = source.choice((*mutations.ODD_VALUES, "JAVA", "", 310, 2**31 - 1, -(2**31), -1, 2**32))
-        return "odd fields", _framed(
-            source.choice(STYLES)(header).encode("utf-8", "surrogatepass"), self.body()
-        )
+        return "odd fields", _framed(source.choice(STYLES)(header).encode("utf-8", "surrogatepass"), body)
 
     def _old_code(self) -> Frame:
         """SEND_MESSAGE (10), with long names."""
@@ -395,6 +402,8 @@ class FrameSource:
         """A header in RocketMQ's binary layout."""
         source = self.source
         ext = self._ext(source.choice(TOPICS[:2]), self.properties(plain=source.random() < 0.7))
+        body = self.body()
+        ext = self.completed(ext, body)
         self.opaque += 1
         fields = b"".join(
             struct.pack(">h", len(name))
@@ -402,13 +411,12 @@ class FrameSource:
             + struct.pack(">i", len(value.encode()))
             + value.encode()
             for name, value in ext.items()
-            if value is not None
+            if isinstance(value, str)
         )
         header = struct.pack(
             ">hBhiii", 310, source.choice((0, 1, 200)), 479, self.opaque, source.choice((0, 2)), 0
         )
         header += struct.pack(">i", len(fields)) + fields
-        body = self.body()
         return "binary", struct.pack(
             ">II", 4 + len(header) + len(body), 1 << 24 | len(header)
         ) + header + body
@@ -467,10 +475,12 @@ class FrameSource:
         """A plain send whose JSON is not what it was; its lengths are right."""
         source = self.source
         ext = self._ext(source.choice(TOPICS[:2]), self.properties(plain=source.random() < 0.7))
-        text = source.choice(STYLES)(self._header(310, ext)).encode("utf-8", "surrogatepass")
+        body = self.body()
+        header = self._header(310, self.completed(ext, body))
+        text = source.choice(STYLES)(header).encode("utf-8", "surrogatepass")
         for _ in range(source.choice((1, 1, 2))):
             text = source.choice(HEADER_SPOILERS)(text, source) or b"{"
-        return "spoilt header", _framed(text, self.body())
+        return "spoilt header", _framed(text, body)
 
     def _spoilt_bytes(self) -> Frame:
         """A plain frame with bytes flipped, put in, left out, or lengths that lie."""

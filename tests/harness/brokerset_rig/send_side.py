@@ -19,13 +19,16 @@ import tempfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 from unittest import mock
 
 import structlog
 
+from brokerset_acl.access_book import AccessBook
+from brokerset_acl.policies import Acl, Action, Decision, Entry, resource_of
+from brokerset_acl.users import User, UserStatus, UserType, subject_of
 from brokerset_broker.app import Broker
 from brokerset_broker.member.alone import Alone
 from brokerset_broker.member.dledger.ledger_member import LedgerMember
@@ -35,12 +38,14 @@ from brokerset_broker.store import flush, message_store
 from brokerset_broker.store.errors import PutStatus
 from brokerset_broker.store.message_store import MessageStore
 from brokerset_broker.store.replica import StoreReplicaLog
+from brokerset_broker.tables.access import AccessTable
 from brokerset_broker.tables.ordered.values import OrderedQueue, Subject, SubjectsPut
 from brokerset_formats.config import TopicConfig
 from brokerset_protocol.commands import Command
 from brokerset_protocol.subject_words import OrderStrategy, PartitionStatus
 from brokerset_rig import send_episodes as episodes
 from brokerset_rig.send_frames import TOPICS
+from brokerset_rig.signed_frames import LATER_PASSWORD, PASSWORD
 from brokerset_runtime.remoting import Connection, Handler, ServerLimits
 from brokerset_runtime.remoting.connection import ConnectionLimits, Reply
 from brokerset_sim.loop import VirtualLoop
@@ -51,6 +56,29 @@ SEND_CODES: Final = frozenset({10, 310, 320})
 TURNS_MAX: Final = 500
 PROCESS_ID: Final = 4711
 FIRST_MS: Final = 1_700_000_123_456
+
+INNER: Final = '{"accessKey":"inner","secretKey":"inner-key"}'
+
+
+def _may_send(user: str, resource: str, decision: Decision = Decision.ALLOW, *sources: str) -> Acl:
+    named = resource_of(resource)
+    assert named is not None, resource
+    return Acl(subject_of(user), (Entry(named, (Action.PUB,), decision, sources),))
+
+
+USERS: Final = {
+    "app": User("app", PASSWORD),
+    "root": User("root", PASSWORD, UserType.SUPER),
+    "guest": User("guest", PASSWORD),
+    "off": User("off", PASSWORD, UserType.SUPER, UserStatus.DISABLE),
+    "späher": User("späher", PASSWORD),
+}
+"""Of `brokerset_rig.signed_frames`."""
+
+ACLS: Final = {
+    "User:app": _may_send("app", "Topic:*"),
+    "User:guest": _may_send("guest", "Topic:t", Decision.ALLOW, "10.0.0.1"),
+}
 
 Observed = tuple[Any, ...]
 """What one action has done: values that can be compared and pickled."""
@@ -150,6 +178,8 @@ class SendSide(Broker):
             enabled_append_prop_crc=setup.appends_crc, flush_disk_type="SYNC_FLUSH" if setup.sync_flush else "ASYNC_FLUSH", sync_flush_timeout=50,
             enable_lmq=setup.light_queues, enable_multi_dispatch=setup.light_queues, max_lmq_consume_queue_num=2,
             refuse_other_message_types=setup.other_types_refused,
+            authentication_enabled=setup.signed, authorization_enabled=setup.signed, broker_cluster_name="C",
+            inner_client_authentication_credentials=INNER if setup.signed else "",
             enable_controller_mode=setup.replicated, controller_addr="127.0.0.1:9878" if setup.replicated else "",
         )  # fmt: skip
         super().__init__(settings, clock=clock, limits=ServerLimits(connection=limits))
@@ -164,6 +194,8 @@ class SendSide(Broker):
         """Start, and have the topics of episodes."""
         with mock.patch.object(os, "getpid", return_value=PROCESS_ID):
             await self.start()
+        if self._setup.signed:
+            self.access.put(USERS, ACLS)
         for topic in TOPICS:
             if self.topics.get(topic) is None:
                 self.topics.put(TopicConfig(topic, 4, 4, 6))
@@ -222,6 +254,7 @@ class SendSide(Broker):
             sorted((key, value.bytes_in, tuple(value.sizes)) for key, value in traffic.incoming.items()),
             sorted(traffic.dead_lettered.items()),
             self._put_aside(),
+            sorted(self.access_control.denied.items()),
         )
 
     def _put_aside(self) -> Observed:
@@ -385,7 +418,7 @@ class Run:
                 queue = OrderedQueue(100, PartitionStatus.OPEN)
                 side.ordered.apply(SubjectsPut({TOPICS[1]: Subject(OrderStrategy.STRICT, 1, {0: queue})}))
             case _:
-                raise AssertionError(f"no such event: {name}")
+                _change_access(side.access, name)
 
     async def _end(self, *, cleanly: bool) -> None:
         side = self.side
@@ -447,6 +480,26 @@ class Run:
             for path in sorted(self._folder.rglob("*"))
             if path.is_file()
         }
+
+
+def _change_access(access: AccessTable, name: str) -> None:
+    """Change users or policies, as another broker tells it."""
+    app = USERS["app"]
+    match name:
+        case "password changed":
+            access.put({"app": replace(app, password=LATER_PASSWORD)}, {})
+        case "user disabled":
+            access.put({"app": replace(app, status=UserStatus.DISABLE)}, {})
+        case "user deleted":
+            access.put({"app": None}, {})
+        case "topic denied":
+            access.put({}, {"User:app": _may_send("app", "Topic:t", Decision.DENY)})
+        case "password back" | "user enabled" | "topic allowed" | "user back":
+            access.put(USERS, ACLS)
+        case "book taken over":
+            access.take_over(AccessBook({"app": app}, {"User:app": _may_send("app", "Topic:orders")}))
+        case _:
+            raise AssertionError(f"no such event: {name}")
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """Sends through the native core compared with the pure Python path: `run.py [--chunks N] [--seed N]`.
 
 Both brokers get the same bytes; answers, files, counters, arrivals and errors must be the same. Without the
-native core both are pure Python, which shows that the comparison is sound. Every fifth episode has plain
+native core both are pure Python, which shows that the comparison is sound. One of seven episodes has plain
 sends alone: of these the native path must serve its share, or this compares Python with itself.
 """
 
@@ -19,6 +19,8 @@ from brokerset_rig.send_episodes import (
     draw_episode,
     draw_nearly_plain_episode,
     draw_plain_episode,
+    draw_plain_signed_episode,
+    draw_signed_episode,
 )
 from brokerset_rig.send_reference import Reference, run_pair, shrunk
 from brokerset_rig.send_side import served_natively
@@ -29,6 +31,8 @@ DRAWN = (
     draw_nearly_plain_episode,
     draw_crowded_episode,
     draw_aside_episode,
+    draw_plain_signed_episode,
+    draw_signed_episode,
 )
 """In turn."""
 

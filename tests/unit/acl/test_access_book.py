@@ -171,3 +171,21 @@ def test_policies_of_one_subject_fit_a_record() -> None:
 def test_passwords_are_in_no_text_of_a_request() -> None:
     """What is wanted of a user may be in a log line or a traceback."""
     assert "secret" not in repr(WantedUser("u", "secret")) + repr(User("u", "secret"))
+
+
+def test_every_change_of_a_book_has_a_number() -> None:
+    """Whoever keeps what follows from a book sees by it that the book is another one, also if no user is."""
+    book, other = AccessBook(), AccessBook({"u": User("u", "k")})
+    seen = [book.changes]
+
+    book.put({"u": User("u", "k")}, {})
+    seen.append(book.changes)
+    book.put({}, {"User:u": said("Topic:t")})
+    seen.append(book.changes)
+    book.put({"u": None}, {})
+    seen.append(book.changes)
+    book.become(other)
+    seen.append(book.changes)
+
+    assert len(set(seen)) == len(seen)
+    assert book == other, "how often each has changed is no difference"

@@ -1,0 +1,83 @@
+"""Of which sends access control says that their like may be let through without another decision."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from brokerset_acl.access_book import AccessBook
+from brokerset_acl.needs import RULES
+from brokerset_acl.signatures import Credentials
+from brokerset_acl.users import User, UserType
+from brokerset_broker.requests.access_control import AccessControl, sign_as_broker
+from brokerset_protocol.codes import RequestCode
+from brokerset_protocol.commands import Command
+from brokerset_protocol.errors import Rejected
+from brokerset_spec.broker_settings import BrokerSettings
+
+ROOT = Credentials("root", "root-key")
+SEND, BATCH = int(RequestCode.SEND_MESSAGE_V2), int(RequestCode.SEND_BATCH_MESSAGE)
+
+
+def remembered(command: Command, **settings: Any) -> list[tuple[str, str, str]]:
+    """User, topic and address that are remembered of a request, which may be refused."""
+    book = AccessBook({"root": User("root", "root-key", UserType.SUPER)})
+    whole = BrokerSettings(authentication_enabled=True, authorization_enabled=True, **settings)
+    control = AccessControl(whole, book)
+    found: list[tuple[str, str, str]] = []
+    control.on_send = lambda user, topic, source: found.append((user.username, topic, source))
+    connection: Any = SimpleNamespace(peer=("10.0.0.1", 5))
+    control.around({command.code: lambda *_: None})[command.code](connection, command)
+    return found
+
+
+def signed(code: int, **ext: str) -> Command:
+    command = Command(code, ext, b"body")
+    ROOT.sign(command)
+    return command
+
+
+@pytest.mark.parametrize("code", [SEND, BATCH])
+def test_a_send_that_is_let_through_is_remembered(code: int) -> None:
+    """By user, topic and address."""
+    assert remembered(signed(code, b="t")) == [("root", "t", "10.0.0.1")]
+
+
+def test_what_is_doubtful_is_not_remembered() -> None:
+    """Retry topics, sends without a topic, and requests of other kinds, which need more."""
+    assert remembered(signed(SEND, b="%RETRY%g")) == []
+    assert remembered(signed(SEND)) == []
+    assert remembered(signed(RequestCode.SEND_MESSAGE, topic="t", b="t")) == []
+    assert remembered(signed(RequestCode.PULL_MESSAGE, topic="t", b="t")) == []
+
+
+def test_a_send_that_a_broker_passed_on_is_not_remembered() -> None:
+    """Its address is not that of the connection."""
+    command = signed(SEND, b="t")
+    command.ext |= {"brokersetForwarded": "1", "brokersetBornHost": "10.0.0.9:7"}
+    sign_as_broker(ROOT, command)
+
+    assert remembered(command) == []
+
+
+@pytest.mark.parametrize("setting", ["authentication_whitelist", "authorization_whitelist"])
+@pytest.mark.parametrize("code", [SEND, BATCH])
+def test_nothing_is_remembered_where_one_kind_of_send_is_not_checked(setting: str, code: int) -> None:
+    """What lets one kind through would let the other through, too."""
+    assert remembered(signed(SEND, b="t"), **{setting: str(code)}) == []
+
+
+async def test_a_send_that_is_refused_is_not_remembered() -> None:
+    """Whatever is wrong with it."""
+    command = signed(SEND, b="t")
+    command.body += b"x"
+
+    with pytest.raises(Rejected, match="check signature failed"):
+        remembered(command)
+
+
+def test_both_kinds_of_sends_need_the_same() -> None:
+    """A decision about one is kept for both."""
+    assert RULES[SEND] == RULES[BATCH]
