@@ -17,15 +17,23 @@ class IndexCursor: ...
 class PullReader:
     """Reads pulls and makes the answers to those that find messages. See `native/DESIGN.md`."""
 
-    def __init__(self, pieces: list[bytes], frame_size_max: int) -> None:
-        """`pieces` are the fixed texts of an answer (`replies.pull_pieces`)."""
+    def __init__(self, pieces: list[bytes], frame_size_max: int, checks_signatures: bool) -> None:
+        """`pieces` are the fixed texts of an answer (`replies.pull_pieces`). With `checks_signatures` only what
+        is signed by somebody of whom `allow` was called is read."""
+
+    def allow(self, name: bytes, password: bytes, group: bytes, topic: bytes, source: bytes) -> None:
+        """A user with this password, who is enabled, may read a topic as a group from an address."""
+
+    def forget_signers(self) -> None:
+        """Nobody may pull until `allow` is called again."""
 
     def read(
-        self, data: bytes, at: int
+        self, data: bytes, at: int, source: str
     ) -> tuple[int, int, str, str, int, int, int, int, int, int, int, str | None, int] | None:
         """The pull whose frame begins at `at`: end of the frame, opaque, group, topic, queue id, queue
         offset, most messages, flags, offset to commit, milliseconds to wait, most bytes (0: not said),
-        subscription and its version. None if it is declined."""
+        subscription and its version. None if it is declined, or not one that somebody may send from the
+        address `source`."""
 
     def answer(
         self,

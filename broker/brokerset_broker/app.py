@@ -163,7 +163,8 @@ class Broker:
         self._pointer: MasterPointer | None = None
         self.send_lane: SendLane | None = None
         """The native way of plain sends, where there is one."""
-        self._pull_lane: PullLane | None = None
+        self.pull_lane: PullLane | None = None
+        """The native way of plain pulls, where there is one."""
         self._end_lane: EndLane | None = None
         self._ack_lane: AckLane | None = None
         self.releases: Releases | None = None
@@ -702,12 +703,14 @@ class Broker:
         )  # fmt: skip
         part = self._plain_part
         if native.core is not None and self.send_lane is not None and part is not None:
-            self._pull_lane = PullLane(
+            self.pull_lane = PullLane(
                 native.core, live=live, store=store, topics=topics, groups=groups, consumers=consumers,
                 offsets=offsets, admission=admission, stats=stats, parked_pulls=self.parked_pulls,
                 processor=pull, access=access,
+                book=self.access.book if self.settings.authentication_enabled else None,
             )  # fmt: skip
-            self._pull_lane.is_open = part.serves_reads
+            self.pull_lane.is_open = part.serves_reads
+            self.access_control.on_pull = self.pull_lane.allow
         self._clients = ClientProcessor(
             live=live,
             clock=clock,
@@ -821,10 +824,10 @@ class Broker:
         return lane
 
     def _lane(self) -> Lane | None:
-        """What serves plain requests before they come to a handler; with authentication, sends alone."""
+        """What serves plain requests before they come to a handler; with authentication, sends and pulls."""
         checks = self.settings.authentication_enabled
         if self.send_lane is not None:
-            return self.send_lane.serve if checks else self._serve_plain
+            return self._serve_signed if checks else self._serve_plain
         part = self._plain_part
         if part is None or self.settings.refuse_signed_requests:
             return None
@@ -840,9 +843,9 @@ class Broker:
         """Serve the plain requests at the beginning of a chunk: sends, pulls or acks of POP, hardly anyone
         mixes them; or half messages and ends, as all do who have transactions."""
         assert self.send_lane is not None, "the server was given this as its lane"
-        assert self._pull_lane is not None, "it is made after the lane of sends"
+        assert self.pull_lane is not None, "it is made after the lane of sends"
         if begins_with_pull(data):
-            return self._pull_lane.serve(connection, data)
+            return self.pull_lane.serve(connection, data)
         if is_of_pop(data):
             assert self._ack_lane is not None, "it is made after the lane of sends"
             return self._ack_lane.serve(connection, data)
@@ -851,7 +854,7 @@ class Broker:
         if not begins_with_end(data):
             size = self.send_lane.serve(connection, data)
             if not size:
-                return self._pull_lane.serve(connection, data)
+                return self.pull_lane.serve(connection, data)
         while begins_with_end(data, size):
             served = self._end_lane.serve(connection, data[size:] if size else data)
             size += served
@@ -859,6 +862,14 @@ class Broker:
                 break
             size += self.send_lane.serve(connection, data[size:])
         return size
+
+    def _serve_signed(self, connection: Connection, data: bytes) -> int:
+        """Serve the sends or pulls at the beginning of a chunk that somebody signed who may make them."""
+        assert self.send_lane is not None, "the server was given this as its lane"
+        assert self.pull_lane is not None, "it is made after the lane of sends"
+        if begins_with_pull(data):
+            return self.pull_lane.serve(connection, data)
+        return self.send_lane.serve(connection, data) or self.pull_lane.serve(connection, data)
 
     # -- events -------------------------------------------------------------------------------------------
 

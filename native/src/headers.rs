@@ -301,6 +301,16 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// As `padded_number_in_text`, and what is written there.
+    pub fn padded_number_and_text(&mut self) -> Option<(Option<i64>, Option<&'a [u8]>)> {
+        let quoted = self.peek()? == b'"';
+        match self.digits_or_null()? {
+            Some(text) if quoted => Some((Some(decimal(text)?), Some(text))),
+            Some(text) => Some((Some(canonical(text)?), Some(text))),
+            None => Some((None, None)),
+        }
+    }
+
     /// As `number_in_text`, and in a text also with zeros before it, for readers that all take the number only.
     pub fn padded_number_in_text(&mut self) -> Option<Option<i64>> {
         match self.peek()? {

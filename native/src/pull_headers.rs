@@ -27,6 +27,44 @@ pub struct PullHeader<'a> {
     pub subscription_version: i64,
 }
 
+/// The texts of a pull's fields, as they are signed, and the signature.
+#[derive(Debug, Default)]
+pub struct SignedPull<'a> {
+    pub access_key: Option<&'a [u8]>,
+    pub signature: Option<&'a [u8]>,
+    /// In the order of `NAMES`; empty where there is none.
+    values: [&'a [u8]; NAMES.len()],
+}
+
+impl<'a> SignedPull<'a> {
+    /// What is signed: the values in the order of the names, in which capitals come first. A pull has no body.
+    pub fn pieces<'s>(&'s self, access_key: &'s [u8]) -> impl Iterator<Item = &'s [u8]> {
+        [access_key].into_iter().chain(self.values.iter().copied())
+    }
+}
+
+/// Names of all fields that are read, but for who signs and the signature, as they are sorted.
+const NAMES: [&[u8]; 18] = [
+    b"bname",
+    b"commitOffset",
+    b"consumerGroup",
+    b"expressionType",
+    b"lo",
+    b"maxMsgBytes",
+    b"maxMsgNums",
+    b"ns",
+    b"nsd",
+    b"proxyFrowardClientId",
+    b"queueId",
+    b"queueOffset",
+    b"requestSource",
+    b"subVersion",
+    b"subscription",
+    b"suspendTimeoutMillis",
+    b"sysFlag",
+    b"topic",
+];
+
 #[derive(Default)]
 struct Fields<'a> {
     group: Option<&'a [u8]>,
@@ -43,9 +81,10 @@ struct Fields<'a> {
     expression_type: Option<&'a [u8]>,
 }
 
-/// Reads a header. None: declined.
-pub fn read_pull(header: &[u8]) -> Option<PullHeader<'_>> {
-    let request = read_request(header, read_fields)?;
+/// Reads a header; `signed` gets what is signed. None: declined.
+pub fn read_pull<'a>(header: &'a [u8], signed: &mut SignedPull<'a>) -> Option<PullHeader<'a>> {
+    *signed = SignedPull::default();
+    let request = read_request(header, |reader| read_fields(reader, signed))?;
     if (request.code != PULL_MESSAGE && request.code != LITE_PULL_MESSAGE) || request.oneway {
         return None;
     }
@@ -74,28 +113,17 @@ pub fn read_pull(header: &[u8]) -> Option<PullHeader<'_>> {
 }
 
 /// The object `extFields`. Of a repeated field the last one counts.
-fn read_fields<'a>(reader: &mut Reader<'a>) -> Option<Fields<'a>> {
+fn read_fields<'a>(reader: &mut Reader<'a>, signed: &mut SignedPull<'a>) -> Option<Fields<'a>> {
     let mut fields = Fields::default();
     reader.open()?;
     loop {
         match reader.key()? {
-            b"consumerGroup" => fields.group = reader.text_or_null()?,
-            b"topic" => fields.topic = reader.text_or_null()?,
-            b"queueId" => fields.queue_id = reader.padded_number_in_text()?,
-            b"queueOffset" => fields.queue_offset = reader.padded_number_in_text()?,
-            b"maxMsgNums" => fields.messages_max = reader.padded_number_in_text()?,
-            b"sysFlag" => fields.sys_flag = reader.padded_number_in_text()?,
-            b"commitOffset" => fields.commit_offset = reader.padded_number_in_text()?,
-            b"suspendTimeoutMillis" => fields.suspend_ms = reader.padded_number_in_text()?,
-            b"maxMsgBytes" => fields.bytes_max = reader.padded_number_in_text()?,
-            b"subscription" => fields.subscription = reader.text_or_null()?,
-            b"subVersion" => fields.subscription_version = reader.padded_number_in_text()?,
-            b"expressionType" => fields.expression_type = reader.text_or_null()?,
-            // Broker name and namespace, and what proxies tell of themselves: nobody reads them.
-            b"bname" | b"lo" | b"ns" | b"nsd" | b"requestSource" | b"proxyFrowardClientId" => {
-                _ = reader.text_or_null()?
+            b"AccessKey" => signed.access_key = reader.text_or_null()?,
+            b"Signature" => signed.signature = reader.text_or_null()?,
+            name => {
+                let place = NAMES.binary_search(&name).ok()?;
+                signed.values[place] = read_field(reader, name, &mut fields)?.unwrap_or_default();
             }
-            _ => return None,
         }
         if !reader.more()? {
             return Some(fields);
@@ -103,11 +131,68 @@ fn read_fields<'a>(reader: &mut Reader<'a>) -> Option<Fields<'a>> {
     }
 }
 
+/// Reads the value of a field, and returns what is written there.
+fn read_field<'a>(
+    reader: &mut Reader<'a>,
+    name: &[u8],
+    fields: &mut Fields<'a>,
+) -> Option<Option<&'a [u8]>> {
+    let number = match name {
+        b"queueId" => &mut fields.queue_id,
+        b"queueOffset" => &mut fields.queue_offset,
+        b"maxMsgNums" => &mut fields.messages_max,
+        b"sysFlag" => &mut fields.sys_flag,
+        b"commitOffset" => &mut fields.commit_offset,
+        b"suspendTimeoutMillis" => &mut fields.suspend_ms,
+        b"maxMsgBytes" => &mut fields.bytes_max,
+        b"subVersion" => &mut fields.subscription_version,
+        _ => {
+            let text = reader.text_or_null()?;
+            match name {
+                b"consumerGroup" => fields.group = text,
+                b"topic" => fields.topic = text,
+                b"subscription" => fields.subscription = text,
+                b"expressionType" => fields.expression_type = text,
+                // Broker name and namespace, and what proxies tell of themselves: nobody reads them.
+                _ => {}
+            }
+            return Some(text);
+        }
+    };
+    let (found, text) = reader.padded_number_and_text()?;
+    *number = found;
+    Some(text)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const JAVA: &str = r#"{"code":11,"extFields":{"queueId":"3","maxMsgNums":"32","sysFlag":"6","suspendTimeoutMillis":"15000","commitOffset":"0","topic":"T","queueOffset":"70","expressionType":"TAG","subVersion":"17","consumerGroup":"G","subscription":"*","bname":"b-0"},"flag":0,"language":"JAVA","opaque":9,"serializeTypeCurrentRPC":"JSON","version":513}"#;
+
+    fn read_pull(header: &[u8]) -> Option<PullHeader<'_>> {
+        super::read_pull(header, &mut SignedPull::default())
+    }
+
+    #[test]
+    fn names_are_sorted() {
+        assert!(NAMES.is_sorted());
+    }
+
+    #[test]
+    fn what_is_signed_are_the_values_by_name_as_they_are_written() {
+        let text = JAVA.replace("\"70\"", "\"0070\"").replace(
+            "{\"queueId\"",
+            "{\"Signature\":\"s\",\"AccessKey\":\"app\",\"queueId\"",
+        );
+        let mut signed = SignedPull::default();
+        assert!(super::read_pull(text.as_bytes(), &mut signed).is_some());
+        assert_eq!(signed.signature, Some(&b"s"[..]));
+        assert_eq!(signed.access_key, Some(&b"app"[..]));
+        let pieces: Vec<&[u8]> = signed.pieces(b"app").collect();
+        let wanted = "app|b-0|0|G|TAG|||32||||3|0070||17|*|15000|6|T";
+        assert_eq!(pieces.join(&b'|'), wanted.as_bytes());
+    }
 
     #[test]
     fn the_header_of_a_java_client_is_read() {

@@ -8,9 +8,10 @@ use pyo3::types::{PyBytes, PyTuple};
 
 use crate::frames::frame_at;
 use crate::memory::Memory;
-use crate::pull_headers::read_pull;
+use crate::pull_headers::{SignedPull, read_pull};
 use crate::pull_units::{Run, UNIT_SIZE, find_records};
 use crate::replies::put_decimal;
+use crate::signatures::{Signers, put_subject};
 
 /// Numbers of an answer, as `pull_pieces` has them: group flags, next, largest and smallest offset, topic
 /// flags, opaque.
@@ -23,13 +24,16 @@ pub struct PullReader {
     frame_size_max: usize,
     head: Vec<u8>,
     runs: Vec<Run>,
+    /// Who may pull; None where nobody is asked.
+    signers: Option<Signers>,
 }
 
 #[pymethods]
 impl PullReader {
-    /// `pieces` are the fixed texts of an answer, with a number between each two of them.
+    /// `pieces` are the fixed texts of an answer, with a number between each two of them. With `checks_signatures` it
+    /// reads only what is signed by somebody of whom `allow` was called.
     #[new]
-    fn new(pieces: Vec<Vec<u8>>, frame_size_max: usize) -> PyResult<Self> {
+    fn new(pieces: Vec<Vec<u8>>, frame_size_max: usize, checks_signatures: bool) -> PyResult<Self> {
         if pieces.len() != NUMBERS + 1 {
             return Err(PyValueError::new_err(
                 "an answer to a pull has seven pieces",
@@ -40,22 +44,47 @@ impl PullReader {
             frame_size_max,
             head: Vec::new(),
             runs: Vec::new(),
+            signers: checks_signatures.then(Signers::default),
         })
     }
 
-    /// The pull whose frame begins at `at`, with the end of the frame before its fields; None if it is declined.
+    /// A user with this password, who is enabled, may read a topic as a group from an address.
+    fn allow(&mut self, name: &[u8], password: &[u8], group: &[u8], topic: &[u8], source: &[u8]) {
+        if let Some(signers) = &mut self.signers {
+            let mut subject = Vec::with_capacity(group.len() + 1 + topic.len());
+            put_subject(&mut subject, group, topic);
+            signers.allow(name, password, &subject, source);
+        }
+    }
+
+    /// Nobody may pull until `allow` is called again.
+    fn forget_signers(&mut self) {
+        if let Some(signers) = &mut self.signers {
+            signers.forget_all();
+        }
+    }
+
+    /// The pull whose frame begins at `at`, with the end of the frame before its fields; None if it is declined, or not
+    /// one that somebody may send from the address `source`.
     fn read<'py>(
-        &self,
+        &mut self,
         py: Python<'py>,
         data: &Bound<'py, PyBytes>,
         at: usize,
+        source: &str,
     ) -> PyResult<Option<Bound<'py, PyTuple>>> {
         let Some(frame) = frame_at(data.as_bytes(), at, self.frame_size_max) else {
             return Ok(None);
         };
-        let Some(pull) = read_pull(frame.header) else {
+        let mut signed = SignedPull::default();
+        let Some(pull) = read_pull(frame.header, &mut signed) else {
             return Ok(None);
         };
+        if let Some(signers) = &mut self.signers
+            && !(frame.body.is_empty() && signers.admit_pull(source.as_bytes(), &pull, &signed))
+        {
+            return Ok(None);
+        }
         let fields = [
             frame.end.into_bound_py_any(py)?,
             pull.opaque.into_bound_py_any(py)?,

@@ -1,4 +1,4 @@
-//! Signatures of sends, and who may send what from where: what Python has decided, until it drops all of it.
+//! Signatures of sends and pulls, and who may do what from where: what Python has decided, until it drops all of it.
 //!
 //! Source: `brokerset_acl.signatures`, after RocketMQ's `AclUtils.combineRequestContent` and `AclSigner`:
 //! base64(HMAC-SHA1(password, values of the header fields by name, then the body)).
@@ -9,8 +9,9 @@ use std::hint::black_box;
 use sha1::{Digest, Sha1};
 
 use crate::headers::{SendHeader, Signed};
+use crate::pull_headers::{PullHeader, SignedPull};
 
-/// Users, topics and addresses together that are known at most; all are forgotten when one more is learnt.
+/// Users, subjects and addresses together that are known at most; all are forgotten when one more is learnt.
 const ALLOWED_MAX: usize = 20_000;
 
 const BLOCK_SIZE: usize = 64;
@@ -77,23 +78,25 @@ fn is_same(expected: &[u8; SIGNATURE_SIZE], claimed: &[u8]) -> bool {
     black_box(difference) == 0
 }
 
-/// A user that is enabled, and the addresses from which the user may send, by topic.
+/// A user that is enabled, and the addresses from which the user may act, by what it is about: the topic of a send, group
+/// and topic of a pull.
 struct Signer {
     key: SigningKey,
-    topics: HashMap<Box<[u8]>, HashSet<Box<[u8]>>>,
+    subjects: HashMap<Box<[u8]>, HashSet<Box<[u8]>>>,
 }
 
-/// What Python has decided, by name of the user.
+/// What Python has decided about requests of one kind, by name of the user.
 #[derive(Default)]
 pub struct Signers {
     signers: HashMap<Box<[u8]>, Signer>,
     allowed: usize,
+    subject: Vec<u8>,
 }
 
 impl Signers {
-    /// A user with this password may send to a topic from an address.
-    pub fn allow(&mut self, name: &[u8], secret: &[u8], topic: &[u8], source: &[u8]) {
-        if self.is_allowed(name, topic, source).is_some() {
+    /// A user with this password may do what these requests do about a subject from an address.
+    pub fn allow(&mut self, name: &[u8], secret: &[u8], subject: &[u8], source: &[u8]) {
+        if self.is_allowed(name, subject, source).is_some() {
             return;
         }
         if self.allowed >= ALLOWED_MAX {
@@ -101,21 +104,21 @@ impl Signers {
         }
         let signer = self.signers.entry(name.into()).or_insert_with(|| Signer {
             key: SigningKey::new(secret),
-            topics: HashMap::new(),
+            subjects: HashMap::new(),
         });
-        let sources = signer.topics.entry(topic.into()).or_default();
+        let sources = signer.subjects.entry(subject.into()).or_default();
         self.allowed += usize::from(sources.insert(source.into()));
     }
 
-    /// Nobody may send anything until Python has decided again.
+    /// Nobody may do anything until Python has decided again.
     pub fn forget_all(&mut self) {
         self.signers.clear();
         self.allowed = 0;
     }
 
-    fn is_allowed(&self, name: &[u8], topic: &[u8], source: &[u8]) -> Option<&Signer> {
+    fn is_allowed(&self, name: &[u8], subject: &[u8], source: &[u8]) -> Option<&Signer> {
         let signer = self.signers.get(name)?;
-        let sources = signer.topics.get(topic)?;
+        let sources = signer.subjects.get(subject)?;
         sources.contains(source).then_some(signer)
     }
 
@@ -138,6 +141,35 @@ impl Signers {
         let pieces = signed.pieces(name, properties).chain([body]);
         is_same(&signer.key.signature(pieces), claimed)
     }
+
+    /// Whether a pull, which has no body, is signed by somebody who may read its topic as its group from `source`.
+    pub fn admit_pull(
+        &mut self,
+        source: &[u8],
+        pull: &PullHeader<'_>,
+        signed: &SignedPull<'_>,
+    ) -> bool {
+        let (Some(name), Some(claimed)) = (signed.access_key, signed.signature) else {
+            return false;
+        };
+        put_subject(
+            &mut self.subject,
+            pull.group.as_bytes(),
+            pull.topic.as_bytes(),
+        );
+        let Some(signer) = self.is_allowed(name, &self.subject, source) else {
+            return false;
+        };
+        is_same(&signer.key.signature(signed.pieces(name)), claimed)
+    }
+}
+
+/// What a pull is about. No name that is read here has the byte in between.
+pub fn put_subject(subject: &mut Vec<u8>, group: &[u8], topic: &[u8]) {
+    subject.clear();
+    subject.extend_from_slice(group);
+    subject.push(0);
+    subject.extend_from_slice(topic);
 }
 
 #[cfg(test)]

@@ -70,6 +70,11 @@ _MARKS: Final = frozenset({FORWARDED, BORN_HOST, FORWARDER, FORWARDER_SIGNATURE}
 _SENDS: Final = frozenset({RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
 """Codes whose requests need the right to their topic (field `b`) and nothing else."""
 
+_PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
+"""Codes whose requests need the right to their topic and group and nothing else."""
+
+_KEPT: Final = _SENDS | _PULLS
+
 NEEDS_MAX: Final = 5_000
 """Topics and groups that one request of a Normal user may name: each is compared with every entry."""
 
@@ -79,6 +84,9 @@ TEXT_MAX: Final = 128
 
 OnSend = Callable[[User, str, str], None]
 """Gets user, topic and address of a send that was let through."""
+
+OnPull = Callable[[User, str, str, str], None]
+"""Gets user, group, topic and address of a pull that was let through."""
 
 
 class AccessControl:
@@ -100,7 +108,9 @@ class AccessControl:
         self.on_send: OnSend | None = None
         """Hears of sends whose like may be let through without a decision, until users or policies change.
         None are of retry topics, of codes in a white list, or passed on by a broker."""
-        self._keeps = _SENDS.isdisjoint(self._unsigned | self._unlimited)
+        self.on_pull: OnPull | None = None
+        """Hears of pulls in the same way, also from retry topics."""
+        self._keeps = _KEPT.isdisjoint(self._unsigned | self._unlimited)
         self._cluster = settings.broker_cluster_name
         self._throttle = LogThrottle()
         self._users: WeakKeyDictionary[Channel, str] = WeakKeyDictionary()
@@ -179,15 +189,19 @@ class AccessControl:
             self._authorize(connection, command, user, needs)
         if user is not None and command.code == RequestCode.HEART_BEAT:
             self._users[connection] = user.username
-        if self.on_send is not None and command.code in _SENDS and self._keeps:
-            self._remember(self.on_send, connection, command, user)
+        if self._keeps and user is not None:
+            self._remember(connection, command, user)
         return handler(connection, command)
 
-    @staticmethod
-    def _remember(on_send: OnSend, connection: Connection, command: Command, user: User | None) -> None:
-        topic = command.ext.get("b", "")
-        if user is not None and topic and not is_retry_topic(topic) and not is_forwarded(command.ext):
-            on_send(user, topic, connection.peer[0])
+    def _remember(self, connection: Connection, command: Command, user: User) -> None:
+        ext, code, source = command.ext, command.code, connection.peer[0]
+        if code not in _KEPT or is_forwarded(ext):
+            return
+        if code in _PULLS:
+            if self.on_pull is not None:
+                self.on_pull(user, ext.get("consumerGroup", ""), ext.get("topic", ""), source)
+        elif self.on_send is not None and (topic := ext.get("b", "")) and not is_retry_topic(topic):
+            self.on_send(user, topic, source)
 
     def _check_forwarder(self, connection: Connection, command: Command) -> None:
         """Only brokers of the group may say where a request came from."""

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Final
 
+from brokerset_acl.access_book import AccessBook
+from brokerset_acl.users import User
 from brokerset_broker.live_settings import LiveSettings
 from brokerset_broker.requests.admission import PERM_READ, Admission
 from brokerset_broker.requests.ordered_access import OrderedAccess
@@ -73,14 +75,19 @@ class PullLane:
         parked_pulls: ParkedPulls,
         processor: PullProcessor,
         access: OrderedAccess | None = None,
+        book: AccessBook | None = None,
     ) -> None:
         """`core` is the native module; `processor` has what is not plain; `access` knows what must not be
-        read without permission."""
+        read without permission. With `book` only what is signed by somebody who may pull is served, see
+        `allow`."""
         settings = live.current
         self._filters_retries = settings.enable_property_filter and settings.filter_support_retry
-        reader = core.PullReader(pull_pieces(), FRAME_SIZE_MAX)
+        reader = core.PullReader(pull_pieces(), FRAME_SIZE_MAX, book is not None)
         self._read = reader.read
         self._answer = reader.answer
+        self._signers = reader
+        self._book = book
+        self._book_changes = 0 if book is None else book.changes
         self._store = store
         self._topics = topics
         self._groups = groups
@@ -104,10 +111,27 @@ class PullLane:
         self._messages_max = settings.max_transfer_count_on_message_in_memory
         self._bytes_max = pull_bytes_max(settings)
 
+    def allow(self, user: User, group: str, topic: str, source: str) -> None:
+        """Serve what the user, who is enabled, pulls from a topic as a group from an address, as of now; as
+        `SendLane.allow`."""
+        self._drop_old_decisions()
+        # A lone surrogate is in no header that the core reads, so such a name must be nobody else's there.
+        texts = (user.username, group, topic, source)
+        name, *about = (text.encode("utf-8", "surrogatepass") for text in texts)
+        self._signers.allow(name, user.password.encode("utf-8", "replace"), *about)
+
+    def _drop_old_decisions(self) -> None:
+        book = self._book
+        if book is not None and book.changes != self._book_changes:
+            self._book_changes = book.changes
+            self._signers.forget_signers()
+
     def serve(self, connection: Connection, data: bytes) -> int:
         """Serve the plain pulls at the beginning of `data`; returns their bytes."""
+        self._drop_old_decisions()
         done = answered = 0
-        pull = self._read(data, 0)
+        source = connection.peer[0]
+        pull = self._read(data, 0, source)
         if (
             pull is None
             or not self._admission.permission & PERM_READ
@@ -129,7 +153,7 @@ class PullLane:
             else:
                 connection.send(reply)
                 answered += len(reply)
-            pull = self._read(data, done) if done < len(data) else None
+            pull = self._read(data, done, source) if done < len(data) else None
         return done
 
     def _reply(self, connection: Connection, pull: Pull) -> bytes | None:

@@ -5,7 +5,7 @@ use brokerset_native::acks::read_ack;
 use brokerset_native::batches::read_batch;
 use brokerset_native::frames::frame_at;
 use brokerset_native::headers::{SendHeader, Signed, read_send};
-use brokerset_native::pull_headers::read_pull;
+use brokerset_native::pull_headers::{SignedPull, read_pull};
 use brokerset_native::records::{Head, Parts, put_record};
 use brokerset_native::scan::record_at;
 use libfuzzer_sys::fuzz_target;
@@ -18,7 +18,10 @@ fuzz_target!(|data: &[u8]| {
     while let Some(frame) = frame_at(data, at, FRAME_SIZE_MAX) {
         assert_eq!(frame.end - at, 8 + frame.header.len() + frame.body.len());
         at = frame.end;
-        if let Some(pull) = read_pull(frame.header) {
+        let mut signed_pull = SignedPull::default();
+        if let Some(pull) = read_pull(frame.header, &mut signed_pull) {
+            let pieces = signed_pull.pieces(b"");
+            assert!(pieces.map(<[u8]>::len).sum::<usize>() < frame.header.len());
             assert!(pull.group.len() + pull.topic.len() < frame.header.len());
             continue;
         }

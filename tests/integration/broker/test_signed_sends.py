@@ -106,7 +106,7 @@ async def test_signed_sends_go_the_native_way_until_a_byte_or_the_user_changes(t
 
 @pytest.mark.parametrize("core", [True, False], ids=["native", "python"])
 async def test_pulls_are_checked_where_sends_go_past_the_handlers(tmp_path: Path, core: bool) -> None:
-    """A user that may send to a topic may not read it: pulls have no such way."""
+    """Who may send to a topic may not read it, nor as another group, nor once the right is taken away."""
     without: AbstractContextManager[Any] = nullcontext() if core else mock.patch.object(native, "core", None)
     with without:
         async with running_broker(tmp_path, **SETTINGS) as broker:
@@ -115,8 +115,8 @@ async def test_pulls_are_checked_where_sends_go_past_the_handlers(tmp_path: Path
             await administrate(
                 root, RequestCode.AUTH_CREATE_USER, {"username": "app"}, {"username": "app", "password": "k"}
             )
-            entry = {"resource": "Topic:t", "actions": ["Pub"], "decision": "Allow"}
-            acl = {"subject": "User:app", "policies": [{"entries": [entry]}]}
+            entry: dict[str, Any] = {"resource": "Topic:t", "actions": ["Pub"], "decision": "Allow"}
+            acl: dict[str, Any] = {"subject": "User:app", "policies": [{"entries": [entry]}]}
             await administrate(root, RequestCode.AUTH_CREATE_ACL, {"subject": "User:app"}, acl)
             app = await client_of(broker, Credentials("app", "k").sign)
             nobody = await client_of(broker, lambda _command: None)
@@ -124,6 +124,17 @@ async def test_pulls_are_checked_where_sends_go_past_the_handlers(tmp_path: Path
                 assert [(await send(app)).code for _ in range(3)] == [0] * 3
                 assert (await app.pull("t", 0)).code == ResponseCode.NO_PERMISSION
                 assert (await nobody.pull("t", 0)).code == ResponseCode.NO_PERMISSION
+                entry["actions"] = ["Pub", "Sub"]
+                acl["policies"][0]["entries"].append({**entry, "resource": "Group:g"})
+                await administrate(root, RequestCode.AUTH_UPDATE_ACL, {"subject": "User:app"}, acl)
+                found = {(await app.pull("t", 0, group="g")).code for _ in range(5)}
+                assert ResponseCode.NO_PERMISSION not in found
+                if broker.pull_lane is not None:
+                    assert broker.pull_lane.served >= 3
+                assert (await app.pull("t", 0, group="h")).code == ResponseCode.NO_PERMISSION
+                entry["actions"] = ["Pub"]
+                await administrate(root, RequestCode.AUTH_UPDATE_ACL, {"subject": "User:app"}, acl)
+                assert (await app.pull("t", 0, group="g")).code == ResponseCode.NO_PERMISSION
                 assert (await send(nobody)).code == ResponseCode.NO_PERMISSION
             finally:
                 for client in (root, app, nobody):

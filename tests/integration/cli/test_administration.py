@@ -105,7 +105,7 @@ def test_a_client_finds_its_broker_whoever_signs(running: LocalSet) -> None:
 
 
 def test_brokers_sign_as_their_settings_say(tmp_path: Path) -> None:
-    """Without a user in the environment; without credentials, or with wrong ones, none gets into the routes."""
+    """Without a user in the environment; with wrong credentials, or none, no broker gets into the routes."""
     names = ("right", "none", "wrong")
     places = stack.free_ports(1 + len(names), below=2)
     name_server = stack.our_namesrv(tmp_path / "names", places[0])
