@@ -180,6 +180,7 @@ def target_in(local: LocalSet) -> tuple[Target, str]:
         password=PASSWORD.encode(),
         remoting=(master["address"], f"{host}:{int(port) - SECOND_PORT_OFFSET}"),
         ha=(master["ha"],),
+        slave_id=next(each["brokerId"] for each in group["replicas"] if each["role"] == "slave"),
         broker_http=http(brokers.values()),
         name_servers=tuple(each["namesrv"] for each in controllers),
         raft=tuple(each["raft"] for each in controllers),
@@ -230,15 +231,14 @@ def test_a_client_follows_a_forged_route_and_sends_there_unless_it_has_tls(
     by_tls, target = attacked.setting == TLS, attacked.target
     name_server = target.name_servers[0]
     with (
-        forged_broker(tmp_path if by_tls else None) as (address, received),
+        forged_broker(tmp_path if by_tls else None) as (address, received, refusals),
         registered_elsewhere(Outsider(by_tls), name_server, target, address),
         pytest.raises(ClientError),
     ):
         asyncio.run(send(name_server, b"for the broker alone"))
 
-    text = b"".join(received)
-    assert (b"for the broker alone" in text) == (not by_tls)
-    assert text == b"refused" or not by_tls
+    assert (b"for the broker alone" in b"".join(received)) == (not by_tls)
+    assert ("TLSV1_ALERT_UNKNOWN_CA" in refusals) == by_tls
 
 
 async def send(name_server: str, body: bytes) -> None:
@@ -248,36 +248,39 @@ async def send(name_server: str, body: bytes) -> None:
 
 
 @contextmanager
-def forged_broker(certificates: Path | None) -> Iterator[tuple[str, list[bytes]]]:
-    """A port that answers nothing, by TLS if there is a folder; what came at it, or `refused` of handshakes."""
+def forged_broker(certificates: Path | None) -> Iterator[tuple[str, list[bytes], list[str]]]:
+    """A port that answers nothing, by TLS if there is a folder; what came, and why handshakes failed."""
     received: list[bytes] = []
+    refusals: list[str] = []
     context = None
     if certificates is not None:
-        made = Certificates(certificates, "the outsider's own")
-        made.issue("forged")
+        Certificates(certificates, "the outsider's own").issue("forged")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificates / "forged.pem", certificates / "forged.key")
+
+    def receive(connection: socket.socket) -> None:
+        connection.settimeout(SECONDS_MAX)
+        try:
+            with connection if context is None else context.wrap_socket(connection, server_side=True) as link:
+                while data := link.recv(1 << 16):
+                    received.append(data)
+        except ssl.SSLError as error:
+            refusals.append(error.reason or "")
+        except ConnectionError:
+            connection.close()
 
     def serve(server: socket.socket) -> None:
         with suppress(OSError):  # closed
             while True:
-                connection, _ = server.accept()
-                connection.settimeout(SECONDS_MAX)
-                try:
-                    if context is not None:
-                        connection = context.wrap_socket(connection, server_side=True)
-                    while data := connection.recv(1 << 16):
-                        received.append(data)
-                except ssl.SSLError:
-                    received[:] = [b"refused"]
-                finally:
-                    connection.close()
+                receive(server.accept()[0])
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         thread = threading.Thread(target=serve, args=(server,))
         thread.start()
-        yield f"127.0.0.1:{server.getsockname()[1]}", received
-        server.shutdown(socket.SHUT_RDWR)
+        try:
+            yield f"127.0.0.1:{server.getsockname()[1]}", received, refusals
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
     thread.join(SECONDS_MAX)
     assert not thread.is_alive()
 

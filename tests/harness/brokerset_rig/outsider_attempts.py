@@ -22,7 +22,7 @@ from brokerset_protocol.bodies.dledger import (
     GetResponse,
 )
 from brokerset_protocol.bodies.dledger import VoteRequest as LedgerVoteRequest
-from brokerset_protocol.codes import RequestCode
+from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.ha_packets import (
     Ack,
     SlaveHandshake,
@@ -34,10 +34,12 @@ from brokerset_raft import frames
 from brokerset_raft.frames import Frame, Hello, Refusal, Welcome
 from brokerset_raft.messages import VoteRequest
 from brokerset_rig import wire
-from brokerset_rig.outsider import SECONDS_MAX, Outsider, Refused
+from brokerset_rig.outsider import SECONDS_MAX, Outsider, Refused, Requests
 
 TERMS_AHEAD: Final = 1_000
 """How far the term of a forged candidate is ahead of that of the set."""
+
+LEDGER_MEMBERS: Final = ("n0", "n1", "n2")
 
 ENTRIES_MAX: Final = 100
 """Entries of a ledger that are read."""
@@ -64,6 +66,9 @@ class Target:
 
     ha: tuple[str, ...] = ()
     """HA port of the master."""
+
+    slave_id: int = 0
+    """Of a real slave."""
 
     ledger: tuple[str, ...] = ()
     """DLedger port of the leader."""
@@ -151,7 +156,7 @@ def read_the_log(outsider: Outsider, address: str, target: Target) -> None:
 def replace_a_slave(outsider: Outsider, address: str, target: Target) -> None:
     """The real one loses its connection; when it has connected again, this one is closed."""
     with outsider.socket(address) as link:
-        link.sendall(encode_slave_handshake(SlaveHandshake(2)))
+        link.sendall(encode_slave_handshake(SlaveHandshake(target.slave_id)))
         _receive_until(link, lambda data: decode_master_handshake(data) is not None)
         link.sendall(encode_ack(Ack(0)))
         with suppress(ConnectionError):
@@ -175,8 +180,13 @@ def _receive_until(link: socket.socket, is_enough: Callable[[bytes], bool]) -> b
 
 def read_the_ledger(outsider: Outsider, address: str, target: Target) -> None:
     """Every entry, from the leader."""
+    member = _member_at(outsider, address, target)
+    deadline = time.monotonic() + SECONDS_MAX
     for index in range(ENTRIES_MAX):
-        answer = _get_entry(outsider, address, target, index)
+        answer = _get_entry(outsider, address, target, member, index)
+        while answer.code == DLedgerCode.LEADER_NOT_READY and time.monotonic() < deadline:
+            time.sleep(0.01)  # the machine was busy for longer than a lease
+            answer = _get_entry(outsider, address, target, member, index)
         assert answer.code == DLedgerCode.SUCCESS, answer.code
         if any(target.body in entry.body for entry in answer.entries):
             return
@@ -184,28 +194,32 @@ def read_the_ledger(outsider: Outsider, address: str, target: Target) -> None:
 
 
 def depose_the_leader(outsider: Outsider, address: str, target: Target) -> None:
-    """A candidate's request in the name of a member is believed."""
-    term = _get_entry(outsider, address, target, 0).term + TERMS_AHEAD
-    for member in ("n0", "n1", "n2"):
-        forged = LedgerVoteRequest(
-            group=target.group, remote_id=member, local_id="n1", leader_id="n1", term=term,
-            ledger_end_index=1 << 40, ledger_end_term=term - 1, brokerset=OWN_VERSION, transfer=True,
-        )  # fmt: skip
-        _of_dledger(outsider, address, DLedgerRequestCode.VOTE, forged)
+    """A candidate's request in the name of another member is believed."""
+    member = _member_at(outsider, address, target)
+    candidate = next(each for each in LEDGER_MEMBERS if each != member)
+    term = _get_entry(outsider, address, target, member, 0).term + TERMS_AHEAD
+    forged = LedgerVoteRequest(
+        group=target.group, remote_id=member, local_id=candidate, leader_id=candidate, term=term,
+        ledger_end_index=1 << 40, ledger_end_term=term - 1, brokerset=OWN_VERSION, transfer=True,
+    )  # fmt: skip
+    _of_dledger(outsider, address, DLedgerRequestCode.VOTE, forged)
     deadline = time.monotonic() + SECONDS_MAX
-    while _get_entry(outsider, address, target, 0).term < term:
+    while _get_entry(outsider, address, target, member, 0).term < term:
         assert time.monotonic() < deadline, f"the term does not become {term}"
         time.sleep(0.01)
 
 
-def _get_entry(outsider: Outsider, address: str, target: Target, index: int) -> GetResponse:
-    """An entry; an outsider finds out by trying which member it asks. Raises `Refused`."""
-    for member in ("n0", "n1", "n2"):
-        request = GetRequest(group=target.group, remote_id=member, begin_index=index)
-        answer = GetResponse.from_json(_of_dledger(outsider, address, DLedgerRequestCode.GET, request))
-        if answer.code != DLedgerCode.UNKNOWN_MEMBER:
-            return answer
-    raise AssertionError(f"{address} is none of the members")
+def _member_at(outsider: Outsider, address: str, target: Target) -> str:
+    """Which member it is, found by trying. Raises `Refused`."""
+    for member in LEDGER_MEMBERS:
+        if _get_entry(outsider, address, target, member, 0).code != DLedgerCode.UNKNOWN_MEMBER:
+            return member
+    raise AssertionError(f"{address} is none of {LEDGER_MEMBERS}")
+
+
+def _get_entry(outsider: Outsider, address: str, target: Target, member: str, index: int) -> GetResponse:
+    request = GetRequest(group=target.group, remote_id=member, begin_index=index)
+    return GetResponse.from_json(_of_dledger(outsider, address, DLedgerRequestCode.GET, request))
 
 
 def _of_dledger(outsider: Outsider, address: str, code: int, body: DLedgerBody) -> bytes:
@@ -320,7 +334,8 @@ def _next_frame(link: socket.socket, decoder: frames.Decoder) -> Frame:
 def become_a_member(outsider: Outsider, address: str, target: Target) -> None:
     """With an id of its own in the group."""
     group = {"clusterName": target.cluster, "brokerName": target.group}
-    with outsider.requests(leader_of(outsider, address)) as client:
+
+    def apply(client: Requests) -> None:
         next_id = client.served(RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, group).ext["nextBrokerId"]
         check_code = f"{FORGED_ADDRESS};1"
         applied = {"appliedBrokerId": next_id, "registerCheckCode": check_code}
@@ -328,11 +343,14 @@ def become_a_member(outsider: Outsider, address: str, target: Target) -> None:
         registered = {"brokerId": next_id, "brokerAddress": FORGED_ADDRESS, "invokeTime": "1"}
         client.served(RequestCode.CONTROLLER_REGISTER_BROKER, group | registered)
 
+    _at_leader(outsider, address, apply)
+
 
 def become_the_master(outsider: Outsider, address: str, target: Target) -> None:
     """In the name of the real one the outsider says that it is in sync, and asks to be elected."""
     group = {"clusterName": target.cluster, "brokerName": target.group}
-    with outsider.requests(leader_of(outsider, address)) as client:
+
+    def be_elected(client: Requests) -> None:
         info = client.served(RequestCode.CONTROLLER_GET_REPLICA_INFO, {"brokerName": target.group})
         next_id = int(client.served(RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, group).ext["nextBrokerId"])
         own_id, epoch = next_id - 1, int(info.ext["masterEpoch"])
@@ -346,17 +364,25 @@ def become_the_master(outsider: Outsider, address: str, target: Target) -> None:
         client.served(RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, said, json.dumps(in_sync).encode())
         asked = {**group, "brokerId": str(own_id), "designateElect": "true", "invokeTime": "1"}
         elected = client.served(RequestCode.CONTROLLER_ELECT_MASTER, asked)
-    assert elected.ext["masterAddress"] == FORGED_ADDRESS
+        assert elected.ext["masterAddress"] == FORGED_ADDRESS
+
+    _at_leader(outsider, address, be_elected)
 
 
-def leader_of(outsider: Outsider, address: str) -> str:
-    """Where the controller is that leads. Raises `Refused`."""
+def _at_leader(outsider: Outsider, address: str, act: Callable[[Requests], None]) -> None:
+    """Act at the controller that leads, whichever that is by then. Raises `Refused`."""
     deadline = time.monotonic() + SECONDS_MAX
     while True:
         with outsider.requests(address) as client:
             known = client.served(RequestCode.CONTROLLER_GET_METADATA_INFO).ext
-        if known.get("controllerLeaderAddress"):
-            return known["controllerLeaderAddress"]
+        try:
+            if leader := known.get("controllerLeaderAddress"):
+                with outsider.requests(leader) as client:
+                    act(client)
+                return
+        except Refused as refused:
+            if refused.code != ResponseCode.CONTROLLER_NOT_LEADER:
+                raise
         assert time.monotonic() < deadline, "no controller leads"
         time.sleep(0.05)
 
