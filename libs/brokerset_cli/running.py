@@ -22,6 +22,7 @@ from brokerset_cli.output import fail, write_table
 from brokerset_cli.processes import free_port, port_is_free, start_ticks
 from brokerset_cli.readiness import readiness
 from brokerset_cli.set_tls import tls_config_file
+from brokerset_cli.setting_variables import variables_of_others
 from brokerset_runtime.clock import SystemClock
 from brokerset_runtime.files import write_atomically
 from brokerset_runtime.settings import settings_text
@@ -99,6 +100,7 @@ class Run:
             arguments=(sys.executable, "-m", process.module, "-c", str(process.settings_file)),
             log_file=process.log_file,
             ready=readiness(process, joins),
+            withheld=variables_of_others(process.kind),
             together=process.kind,
             renew=partial(self._elsewhere, process.name) if floats else None,
         )

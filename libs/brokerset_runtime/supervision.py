@@ -82,11 +82,19 @@ class ChildSpec:
     environment: Mapping[str, str] = field(default_factory=dict)
     """Added to the environment of this process."""
 
+    withheld: frozenset[str] = frozenset()
+    """Variables of the supervisor's environment that this process does not get."""
+
     together: str | None = None
     """Neighbours with the same text wait for each other to serve, so they start at the same time."""
 
     renew: Callable[[], ChildSpec] | None = None
     """Asked before each restart for how to start it this time; None means: as before."""
+
+
+def _environment(spec: ChildSpec) -> dict[str, str]:
+    inherited = {name: value for name, value in os.environ.items() if name not in spec.withheld}
+    return {**inherited, **spec.environment}
 
 
 State = Literal["starting", "running", "waiting", "stopping", "stopped"]
@@ -270,7 +278,7 @@ class Supervisor:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, **spec.environment},
+                env=_environment(spec),
                 preexec_fn=_child_setup(os.getpid()),
                 start_new_session=True,
             )

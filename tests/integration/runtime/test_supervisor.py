@@ -122,6 +122,27 @@ def test_a_crashed_process_is_started_again_and_that_is_said(tmp_path: Path) -> 
     assert "a was ended by SIGKILL; starts again in 0.001 s" in lines
 
 
+def test_a_process_does_not_get_what_is_withheld_and_gets_what_is_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FOR_OTHERS", "secret")
+    monkeypatch.setenv("FOR_ALL", "inherited")
+    code = "import os; print(*(os.environ.get(n) for n in ('FOR_OTHERS', 'FOR_ALL', 'OWN')), flush=True)\n"
+    spec = dataclasses.replace(
+        _listener(tmp_path, "a", code + LISTEN),
+        withheld=frozenset({"FOR_OTHERS", "OWN"}),
+        environment={"OWN": "added"},
+    )
+
+    async def scenario() -> None:
+        supervisor = Supervisor([spec], clock=SystemClock(), say=Received())
+        await supervisor.run(supervisor.stop)
+
+    asyncio.run(scenario())
+
+    assert (tmp_path / "a.log").read_text() == "None inherited added\nlistening\n"
+
+
 def test_a_process_that_never_serves_fails_the_start_and_the_others_are_stopped(tmp_path: Path) -> None:
     bad = ChildSpec(
         name="bad",
