@@ -20,6 +20,7 @@ from brokerset_protocol.bodies.replicas import BrokerReplicasInfo, EpochEntryCac
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.headers import controller as fields
+from brokerset_runtime.tls import ClientTls
 
 OBSERVE_SECONDS = 1.0
 """Time-out of a request whose only purpose is to see who is there."""
@@ -71,8 +72,14 @@ class BrokerObservation:
 class ControllerAdmin(ServerRequests):
     """Requests to a group of controllers; use it with `async with`."""
 
-    def __init__(self, controllers: str | Sequence[str], *, timeout: float = ASK_SECONDS) -> None:
-        super().__init__(timeout=timeout)
+    def __init__(
+        self,
+        controllers: str | Sequence[str],
+        *,
+        timeout: float = ASK_SECONDS,
+        tls: ClientTls | None = None,
+    ) -> None:
+        super().__init__(timeout=timeout, tls=tls)
         self.addresses = name_server_list(controllers)
         self._leader: str | None = None
 

@@ -11,7 +11,7 @@ from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.headers.controller import SwitchOver, SwitchOverResponse
 from brokerset_runtime.remoting import ConnectionClosed, ConnectionPool, RequestTimeout
-from brokerset_runtime.tls import Tls, tls_of_environment
+from brokerset_runtime.tls import ClientTls, tls_of_environment
 
 ASK_SECONDS = 5.0
 """Time-out of one request."""
@@ -20,7 +20,7 @@ ASK_SECONDS = 5.0
 class ServerRequests:
     """Requests over connections that are kept; use it with `async with`."""
 
-    def __init__(self, *, timeout: float = ASK_SECONDS, tls: Tls | None = None) -> None:
+    def __init__(self, *, timeout: float = ASK_SECONDS, tls: ClientTls | None = None) -> None:
         """`timeout` in seconds is that of a request for which no other is said.
 
         Without `tls` the file that `BROKERSET_TLS_CONFIG_FILE` names says whether connections use TLS.

@@ -37,6 +37,11 @@ from brokerset_spec.problems import BROKER_NAME_SHAPE, ManifestError, Problem
 from brokerset_spec.set_parts import (
     CONTROLLERS_MAX,
     DLEDGER,
+    ENFORCING,
+    ENFORCING_SHARED,
+    TLS_WITHOUT_SECRET,
+    TLS_WITHOUT_TRUST,
+    TRUST_WITHOUT_SECRET,
     Acl,
     Controllers,
     ControllerStorage,
@@ -158,6 +163,12 @@ class Spec(Part):
                 "so many can never be in sync, because replicas is smaller; use at most replicas, or "
                 "leave it out",
                 "replication.minInSyncReplicas",
+            ),
+            rule(
+                f"!has(self.tls) || !has(self.tls.mode) || self.tls.mode != '{ENFORCING}' || "
+                "!has(self.controllers) || !has(self.controllers.ref)",
+                "; ".join(ENFORCING_SHARED),
+                "tls.mode",
             ),
             *LEDGER_RULES,
         )
@@ -380,6 +391,7 @@ def _everywhere(manifest: BrokerSet) -> list[Problem]:
         *_contradictions(manifest),
         *_config_problems(manifest),
         *check_pod_template(manifest.spec.pod_template),
+        *_tls_problems(manifest),
         *_external_problems(manifest),
         *check_dledger(
             manifest.spec.replication, manifest.spec.replicas, manifest.spec.controllers, manifest.spec.config
@@ -422,6 +434,18 @@ def _contradictions(manifest: BrokerSet) -> Iterable[Problem]:
             yield Problem("spec.controllers.ref.name", "is this set itself", advice)
     if controllers.resources is not None:
         yield from resource_problems(controllers.resources, "spec.controllers.resources")
+
+
+def _tls_problems(manifest: BrokerSet) -> Iterable[Problem]:
+    tls = manifest.spec.tls
+    if tls.mode == ENFORCING and tls.secret_name is None:
+        yield Problem("spec.tls.secretName", *TLS_WITHOUT_SECRET)
+    if tls.mode == ENFORCING and tls.trust_config_map is None:
+        yield Problem("spec.tls.trustConfigMap", *TLS_WITHOUT_TRUST)
+    if tls.trust_config_map is not None and tls.secret_name is None:
+        yield Problem("spec.tls.trustConfigMap", *TRUST_WITHOUT_SECRET)
+    if tls.mode == ENFORCING and manifest.spec.controllers.ref is not None:
+        yield Problem("spec.tls.mode", *ENFORCING_SHARED)
 
 
 def _external_problems(manifest: BrokerSet) -> list[Problem]:

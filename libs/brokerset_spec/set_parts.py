@@ -192,6 +192,25 @@ class Update(Part):
     """
 
 
+ENFORCING: Final = "enforcing"
+"""Mode in which plain requests are refused."""
+
+TLS_WITHOUT_SECRET: Final = ("is missing, and mode enforcing needs a certificate", "name a Secret")
+TLS_WITHOUT_TRUST: Final = (
+    "is missing, and mode enforcing needs what pods and operator trust",
+    "name a ConfigMap whose entry ca.crt has the authorities",
+)
+TRUST_WITHOUT_SECRET: Final = (
+    "is of no use without a certificate",
+    "name a Secret in secretName, or leave it out",
+)
+ENFORCING_SHARED: Final = (
+    "enforcing is not possible with controllers of another set",
+    "use permissive, or leave controllers.ref out: this set then runs its own",
+)
+"""What is wrong with a section, and what to do about it; for the API server, and for us."""
+
+
 def _no_secret(what: str) -> ConfigDict:
     advice = "leave it out, and let nobody else reach the ports"
     rules = ruled(rule("!has(self.secretName)", f"{what} not served yet; {advice}", "secretName"))
@@ -206,13 +225,46 @@ class SecretRef(Part):
 
 
 class Tls(Part):
-    """Encrypted connections of clients, with a certificate that somebody else keeps: cert-manager, or you."""
+    """Encrypted connections, with a certificate that somebody else keeps: cert-manager, or you."""
+
+    model_config = ConfigDict(
+        json_schema_extra=ruled(
+            rule(
+                f"!has(self.mode) || self.mode != '{ENFORCING}' || has(self.secretName)",
+                "; ".join(TLS_WITHOUT_SECRET),
+                "secretName",
+            ),
+            rule(
+                f"!has(self.mode) || self.mode != '{ENFORCING}' || has(self.trustConfigMap)",
+                "; ".join(TLS_WITHOUT_TRUST),
+                "trustConfigMap",
+            ),
+            rule(
+                "!has(self.trustConfigMap) || has(self.secretName)",
+                "; ".join(TRUST_WITHOUT_SECRET),
+                "trustConfigMap",
+            ),
+        )
+    )
+
+    mode: Literal["permissive", "enforcing"] = "permissive"
+    """`permissive`: plain requests are served, too, and pods connect to each other without TLS. `enforcing`:
+    each port of the set takes TLS alone; it needs `trustConfigMap`, and controllers that no other set shares.
+
+    A set that runs gets there and back in steps, each of which replaces its pods one at a time: first all
+    accept TLS, then all connect by it, then plain requests are refused.
+    """
 
     secret_name: Annotated[ObjectName, Field(json_schema_extra=page(values="none"))] | None = None
     """Secret of type `kubernetes.io/tls` in the same namespace; none means plain connections only.
 
     With it brokers, name servers and controllers serve TLS and plain requests on the same ports. It must be
     there before. A renewed certificate is used without a restart; another name replaces the pods.
+    """
+
+    trust_config_map: Annotated[ObjectName, Field(json_schema_extra=page(values="none"))] | None = None
+    """ConfigMap in the same namespace whose entry `ca.crt` has the authorities, in PEM, that sign the set's
+    certificates. Pods and operator trust them, and pods let in as one of theirs whom they have signed.
     """
 
 

@@ -192,9 +192,9 @@ async def _carry_out(action: Action, seen: Seen, means: Means) -> None:
             case actions.DeleteObject() | actions.ResizeClaim() | actions.PointMasterService():
                 await _change_object(action, seen.observed, means)
             case actions.SetPermission():
-                await _set_permission(action, seen.observed)
+                await _set_permission(action, seen)
             case actions.TellSettings():
-                await _tell_settings(action, seen.observed)
+                await _tell_settings(action, seen)
             case actions.SwitchOver():
                 await _switch_over(action, seen)
             case _:
@@ -336,17 +336,18 @@ async def point_master_service(
 # -- controllers and brokers --------------------------------------------------------------------------------
 
 
-async def _set_permission(action: actions.SetPermission, observed: Observed) -> None:
-    group = _group(action, observed)
+async def _set_permission(action: actions.SetPermission, seen: Seen) -> None:
+    group = _group(action, seen.observed)
     living = [replica for replica in group.replicas if replica.standing == "alive" and replica.address]
-    async with Brokers() as brokers:
+    async with Brokers(seen.view.tls) as brokers:
         for replica in living:
             await brokers.set_permission(replica.address, action.permission)
     log.info("permission set", group=action.group, permission=action.permission, reason=action.why)
 
 
-async def _tell_settings(action: actions.TellSettings, observed: Observed) -> None:
-    async with Brokers() as brokers:
+async def _tell_settings(action: actions.TellSettings, seen: Seen) -> None:
+    observed = seen.observed
+    async with Brokers(seen.view.tls) as brokers:
         said = await brokers.settings(action.address)
         if (said.get(BROKER_NAME), said.get(OWNER_UID)) != (action.group, action.owner_uid):
             raise ActionFailed(action, "Overtaken", f"{action.address} is not {action.pod}'s any more")
@@ -404,12 +405,12 @@ def _controllers(action: Action, seen: Seen) -> ControllerAdmin:
     """For `async with`: requests to the controllers that answered in this reconcile."""
     if not seen.controllers:
         raise ActionFailed(action, "ControllersSilent", "no controller answers")
-    return ControllerAdmin(list(seen.controllers), timeout=QUERY_SECONDS)
+    return ControllerAdmin(list(seen.controllers), timeout=QUERY_SECONDS, tls=seen.view.tls)
 
 
 def _who_tells_groups(action: Action, seen: Seen) -> ControllerAdmin | LedgerAdmin:
     """For `async with`: who knows which master a group has, the controllers or the members of its DLedger."""
-    return _controllers(action, seen) if seen.members is None else LedgerAdmin(seen.members)
+    return _controllers(action, seen) if seen.members is None else LedgerAdmin(seen.members, seen.view.tls)
 
 
 async def _same_epoch(admin: ControllerAdmin | LedgerAdmin, action: Action, group: str, epoch: int) -> None:

@@ -29,7 +29,7 @@ from brokerset_protocol.commands import Command
 from brokerset_protocol.errors import Rejected
 from brokerset_protocol.headers.controller import BrokerIdentityAnswer
 from brokerset_runtime.remoting import ConnectionClosed, ConnectionPool, RequestTimeout
-from brokerset_runtime.tls import tls_of_environment
+from brokerset_runtime.tls import ClientTls, tls_of_environment
 
 T = TypeVar("T")
 
@@ -71,7 +71,9 @@ class Trouble:
         return f"{self.text}; {self.advice}" if self.advice else self.text
 
 
-async def observe_troubles(pods: Mapping[str, Mapping[str, Any]]) -> dict[str, Trouble]:
+async def observe_troubles(
+    pods: Mapping[str, Mapping[str, Any]], tls: ClientTls | None = None
+) -> dict[str, Trouble]:
     """By pod: why its broker is of no use. Only brokers that run and are not ready are asked."""
     asked = {
         name: address for name, pod in sorted(pods.items()) if (address := _unready_broker(pod)) is not None
@@ -79,7 +81,8 @@ async def observe_troubles(pods: Mapping[str, Mapping[str, Any]]) -> dict[str, T
     if not asked:
         return {}
     addresses = asked.values()
-    async with ControllerAdmin(list(addresses), timeout=QUERY_SECONDS) as admin, Brokers() as brokers:
+    admins = ControllerAdmin(list(addresses), timeout=QUERY_SECONDS, tls=tls)
+    async with admins as admin, Brokers(tls) as brokers:
         identities, tables = await asyncio.gather(
             asyncio.gather(*(_identity(admin, address) for address in addresses)),
             asyncio.gather(*(_measurements(brokers, address) for address in addresses)),
@@ -145,14 +148,14 @@ def broker_addresses(pods: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     return {name: address for name, pod in sorted(pods.items()) if (address := _broker(pod)) is not None}
 
 
-async def settings_at(asked: Mapping[str, str]) -> dict[str, dict[str, str]]:
+async def settings_at(asked: Mapping[str, str], tls: ClientTls | None = None) -> dict[str, dict[str, str]]:
     """By pod: the settings that its broker runs with, as far as `Observed.settings` has them.
 
     `asked` is what `broker_addresses` returned. Brokers that do not answer are not in the result.
     """
     if not asked:
         return {}
-    async with Brokers() as brokers:
+    async with Brokers(tls) as brokers:
         found = await asyncio.gather(*(_settings(brokers, address) for address in asked.values()))
     return {name: settings for name, settings in zip(asked, found, strict=True) if settings is not None}
 
@@ -174,13 +177,13 @@ def master_address(state: GroupState) -> str | None:
     return None
 
 
-async def observe_drain(state: GroupState) -> Drain | None:
+async def observe_drain(state: GroupState, tls: ClientTls | None = None) -> Drain | None:
     """What is left to be read in a group; None when its master does not tell all of it."""
     address = master_address(state)
     if address is None:
         return None
     try:
-        async with asyncio.timeout(DRAIN_SECONDS), Brokers() as brokers:
+        async with asyncio.timeout(DRAIN_SECONDS), Brokers(tls) as brokers:
             permission = await brokers.permission(address)
             return Drain(unread=await brokers.unread(address), permission=permission)
     except (BrokerSilent, TimeoutError):
@@ -190,8 +193,9 @@ async def observe_drain(state: GroupState) -> Drain | None:
 class Brokers:
     """Requests to brokers at their own addresses, without a name server; use it with `async with`."""
 
-    def __init__(self) -> None:
-        self._pool = ConnectionPool(tls=tls_of_environment())
+    def __init__(self, tls: ClientTls | None = None) -> None:
+        """`tls` is that of their set (`SetTrust.towards`), else the operator's environment says it."""
+        self._pool = ConnectionPool(tls=tls if tls is not None else tls_of_environment())
 
     async def __aenter__(self) -> Brokers:
         return self

@@ -16,7 +16,7 @@ from brokerset_operator.model import names
 from brokerset_operator.owners import NotOurs
 from brokerset_operator.plan.objects import seconds
 from brokerset_operator.reconcile_queue import GONE, Key
-from brokerset_operator.store_jobs import labels
+from brokerset_operator.store_jobs import labels, reasons
 from brokerset_operator.store_jobs.export_plan import plan_export
 from brokerset_operator.store_jobs.export_targets import writer_of_target
 from brokerset_operator.store_jobs.observed import ExportedSet, ObservedExport
@@ -31,6 +31,7 @@ from brokerset_operator.store_reconciler import (
     settle,
 )
 from brokerset_spec.manifest import ManifestError, read_manifest
+from brokerset_spec.set_parts import ENFORCING
 from brokerset_spec.store_export_manifest import read_store_export
 
 EXPORT: Final = labels.EXPORT
@@ -102,7 +103,14 @@ def exported_set(broker_set: Object) -> ExportedSet:
     host = f"{names.namesrv_service(controllers_of(broker_set))}.{metadata['namespace']}.svc"
     name_servers = f"{host}:{names.NAMESRV_PORT}"
     try:
-        placement = placement_of(read_manifest(broker_set))
+        manifest = read_manifest(broker_set)
+        placement = placement_of(manifest)
     except ManifestError:
         return ExportedSet(name=name, name_servers=name_servers, problem=set_invalid(name))
+    if manifest.spec.tls.mode == ENFORCING:
+        text = (
+            f"the BrokerSet {name} takes TLS alone, and exports connect without: give it tls.mode: permissive"
+        )
+        problem = reasons.SET_UNSUPPORTED, text
+        return ExportedSet(name=name, name_servers=name_servers, problem=problem)
     return ExportedSet(name=name, name_servers=name_servers, placement=placement)

@@ -24,6 +24,7 @@ from brokerset_protocol.bodies.controllers import GroupState
 from brokerset_protocol.bodies.queues import KVTable
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.headers.controller import SwitchOverResponse
+from brokerset_runtime.tls import ClientTls
 from brokerset_spec.dledger_members import IN_SYNC_BYTES, member_id
 from brokerset_spec.set_parts import DLEDGER
 
@@ -129,8 +130,8 @@ def _in_sync(group: LedgerGroup) -> tuple[int, ...]:
 class LedgerAdmin(ServerRequests):
     """What `ControllerAdmin` is for groups with controllers, as far as a DLedger has it; use `async with`."""
 
-    def __init__(self, members: Sequence[Member]) -> None:
-        super().__init__(timeout=QUERY_SECONDS)
+    def __init__(self, members: Sequence[Member], tls: ClientTls | None = None) -> None:
+        super().__init__(timeout=QUERY_SECONDS, tls=tls)
         self._members = members
 
     async def groups(self, chosen: Collection[str] = ()) -> tuple[GroupState, ...]:
@@ -165,19 +166,22 @@ class LedgerAdmin(ServerRequests):
             return {}
 
 
-async def query_groups(members: Sequence[Member]) -> dict[str, GroupState]:
+async def query_groups(members: Sequence[Member], tls: ClientTls | None = None) -> dict[str, GroupState]:
     """Ask all members; groups by broker name, without those of which nobody answers."""
     if not members:
         return {}
-    async with LedgerAdmin(members) as admin:
+    async with LedgerAdmin(members, tls) as admin:
         return {state.broker_name: state for state in await admin.groups()}
 
 
-async def query_members(live: Mapping[str, Any], pods: Mapping[str, Mapping[str, Any]]) -> ControllersView:
+async def query_members(
+    live: Mapping[str, Any], pods: Mapping[str, Mapping[str, Any]], tls: ClientTls | None = None
+) -> ControllersView:
     """What the members of a BrokerSet's groups say, as if controllers did; `addresses` are name servers'."""
     return ControllersView(
-        groups=await query_groups(members_of(live, pods)),
+        groups=await query_groups(members_of(live, pods), tls),
         addresses=_name_servers(pods),
+        tls=tls,
         by_members=True,
     )
 

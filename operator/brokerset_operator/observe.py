@@ -27,9 +27,12 @@ from brokerset_operator.model.observed import Drain, Meta, Observed, Operator
 from brokerset_operator.plan.objects import items, part, seconds, text
 from brokerset_operator.plan.workflow import read_workflow
 from brokerset_operator.resources.set_facts import uid_of_data
+from brokerset_operator.set_trust import trust_in
 from brokerset_protocol.bodies.controllers import GroupState
 from brokerset_runtime.clock import Clock
+from brokerset_runtime.tls import ClientTls
 from brokerset_spec.manifest import BrokerSet, ManifestError, Problem, read_manifest
+from brokerset_spec.set_parts import ENFORCING
 
 log = structlog.get_logger(__name__)
 
@@ -232,6 +235,7 @@ async def _observe(
             field_name: group.create_task(_by_name(client, kind, namespace, selector))
             for field_name, kind in LISTED.items()
         }
+        trusting = group.create_task(trust_in(client, live))
         further = {
             kind.kind: group.create_task(_by_name(client, kind, namespace, selector)) for kind in others
         }
@@ -239,17 +243,20 @@ async def _observe(
     manifest, problems = _read(live)
     now = clock.now_ms() / 1000
     pods = lists["pods"]
+    trust = trusting.result()
+    tls = trust.towards(pods)
     async with asyncio.TaskGroup() as group:
         # A set that goes over to another set's controllers still has its own, which are not asked any more.
         asked = controller_addresses(pods if others_pods is None else others_pods.result())
-        observing = group.create_task(query_controllers(asked))
+        observing = group.create_task(query_controllers(asked, tls))
         members = members_of(live, pods) if elects_itself(live) else None
-        telling = group.create_task(query_groups(members or ()))
-        asking = group.create_task(observe_troubles(pods))
+        telling = group.create_task(query_groups(members or (), tls))
+        asking = group.create_task(observe_troubles(pods, tls))
         brokers = broker_addresses(pods)
-        settings = group.create_task(settings_at(brokers))
+        settings = group.create_task(settings_at(brokers, tls))
         classes = group.create_task(_storage_classes(facts, lists["claims"], manifest))
         nodes = group.create_task(_nodes(facts, pods, now))
+        sharing = group.create_task(_shared_by(client, live, manifest))
         addresses = group.create_task(_node_addresses(facts, pods, manifest))
     view = observing.result()
     if members is not None:
@@ -282,7 +289,9 @@ async def _observe(
         conflicts={pod: trouble.text for pod, trouble in troubles.items() if trouble.refused},
         troubles={pod: str(trouble) for pod, trouble in troubles.items()},
         settings=settings.result(),
-        drains=await _drains(going(manifest, status, groups)),
+        drains=await _drains(going(manifest, status, groups), tls),
+        tls_trust_problem=trust.problem,
+        shared_by=sharing.result(),
         now=now,
         **lists,
     )
@@ -319,6 +328,24 @@ def _group_names(manifest: BrokerSet | None, status: Mapping[str, Any]) -> froze
 async def _by_name(client: KubeClient, kind: Kind, namespace: str, selector: str) -> dict[str, Object]:
     listing = await client.list(kind, namespace, labels=selector)
     return {str(item["metadata"]["name"]): item for item in listing.items}
+
+
+async def _shared_by(
+    client: KubeClient, live: Mapping[str, Any], manifest: BrokerSet | None
+) -> tuple[str, ...]:
+    """Other sets that use this one's controllers, if that matters: they would not connect by TLS."""
+    if manifest is None or manifest.spec.tls.mode != ENFORCING:
+        return ()
+    metadata = live["metadata"]
+    listing = await client.list(kinds.BROKER_SET, metadata["namespace"])
+    name = metadata["name"]
+    return tuple(
+        sorted(
+            str(each["metadata"]["name"])
+            for each in listing.items
+            if each["metadata"]["name"] != name and controllers_of(each) == name
+        )
+    )
 
 
 async def _storage_classes(
@@ -383,9 +410,9 @@ def going(
     return [groups[name] for name in names_there if name in groups][:DRAINS_MAX]
 
 
-async def _drains(leaving: list[GroupState]) -> dict[str, Drain]:
+async def _drains(leaving: list[GroupState], tls: ClientTls | None) -> dict[str, Drain]:
     """What is left to read in groups."""
-    observed = await asyncio.gather(*(observe_drain(state) for state in leaving))
+    observed = await asyncio.gather(*(observe_drain(state, tls) for state in leaving))
     return {
         state.broker_name: drain for state, drain in zip(leaving, observed, strict=True) if drain is not None
     }

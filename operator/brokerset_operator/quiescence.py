@@ -23,6 +23,7 @@ from brokerset_operator.plan import reasons
 from brokerset_operator.reconcile_queue import Key
 from brokerset_protocol.bodies.controllers import GroupState
 from brokerset_runtime.clock import Clock
+from brokerset_runtime.tls import ClientTls
 
 COMPLETE_SECONDS: Final = 12 * 3600.0
 """Longest time between two complete reconciles; what nobody tells of, as a storage class, is seen then."""
@@ -48,6 +49,9 @@ class _Quiescent:
 
     members: tuple[Member, ...] | None
     """Of DLedger groups, which were asked as well; see `Seen.members`."""
+
+    tls: ClientTls | None
+    """How all of them are connected to."""
 
     said: str
     """A hash of what they said then."""
@@ -122,6 +126,7 @@ class QuiescentSets:
             controllers=seen.asked,
             brokers=seen.brokers,
             members=seen.members,
+            tls=seen.view.tls,
             said=said_by(seen.view, seen.observed.settings),
             api_kinds=seen.observed.operator.api_kinds,
             version=version,
@@ -144,9 +149,9 @@ class QuiescentSets:
             return False
         members = quiescent.members
         view, settings, groups = await asyncio.gather(
-            query_controllers(quiescent.controllers),
-            settings_at(quiescent.brokers),
-            query_groups(members or ()),
+            query_controllers(quiescent.controllers, quiescent.tls),
+            settings_at(quiescent.brokers, quiescent.tls),
+            query_groups(members or (), quiescent.tls),
         )
         if members is not None:
             view = replace(view, groups=groups)

@@ -17,6 +17,7 @@ from brokerset_operator.controllers_view import (
 from brokerset_operator.ledger_view import elects_itself, query_members
 from brokerset_operator.model import names
 from brokerset_operator.resources.set_facts import uid_of_data
+from brokerset_operator.set_trust import trust_in
 from brokerset_protocol.bodies.controllers import GroupState
 
 
@@ -31,9 +32,10 @@ async def query_groups(broker_set: Mapping[str, Any], means: Means) -> Controlle
     selector = ",".join(f"{key}={value}" for key, value in chosen.items())
     listing = await means.client.list(kinds.POD, metadata["namespace"], labels=selector)
     pods = {str(pod["metadata"]["name"]): pod for pod in listing.items}
+    tls = (await trust_in(means.client, broker_set)).towards(pods)
     if by_members:
-        return await query_members(broker_set, pods)
-    return await query_controllers(controller_addresses(pods))
+        return await query_members(broker_set, pods, tls)
+    return await query_controllers(controller_addresses(pods), tls)
 
 
 async def foreign_groups(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 from brokerset_client.errors import ClientError, RequestRefused
 from brokerset_client.subject_admin import SubjectAdmin
+from brokerset_operator.controllers_view import ControllersView
 from brokerset_operator.ordered_subjects.observed import Create, Request
 from brokerset_protocol.bodies.ordered import SubjectState
 from brokerset_protocol.codes import ResponseCode
@@ -15,9 +15,9 @@ ASK_SECONDS: Final = 5.0
 """Time-out of one request to the controllers, an election among them included."""
 
 
-def connect(addresses: Sequence[str]) -> SubjectAdmin:
-    """Reach the controllers at these addresses."""
-    return SubjectAdmin(list(addresses), timeout=ASK_SECONDS)
+def connect(view: ControllersView) -> SubjectAdmin:
+    """Reach the controllers that have answered."""
+    return SubjectAdmin(list(view.addresses), timeout=ASK_SECONDS, tls=view.tls)
 
 
 class SubjectRefused(Exception):

@@ -125,7 +125,7 @@ class SubjectReconciler:
             raise _Stopped(Verdict(False, reasons.NAME_TAKEN, text))
         observed, view = await self._observe(key, subject)
         refusal = None
-        async with subject_requests.connect(view.addresses) as admin:
+        async with subject_requests.connect(view) as admin:
             observed = replace(observed, state=await _described(admin, subject.subject))
             request = plan.decide_request(observed)
             if request is not None:
@@ -228,7 +228,7 @@ class SubjectReconciler:
         if subject.spec.deletion_policy != "Delete" or await self._is_kept(key):
             return
         observed, view = await self._observe(key, subject, deleting=True)
-        async with subject_requests.connect(view.addresses) as admin:
+        async with subject_requests.connect(view) as admin:
             observed = replace(observed, state=await _described(admin, subject.subject))
             if not plan.decide_deletion(observed):
                 return

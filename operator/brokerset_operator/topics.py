@@ -30,6 +30,7 @@ from brokerset_operator.set_access import (
 )
 from brokerset_operator.set_reconciler import RESYNC_SPREAD
 from brokerset_protocol.bodies.controllers import GroupState
+from brokerset_runtime.tls import ClientTls
 from brokerset_spec.manifest import ManifestError, read_manifest
 from brokerset_spec.topic_manifest import Topic, read_topic
 
@@ -158,7 +159,7 @@ class TopicReconciler:
         if foreign:
             text = f"not of this set: {', '.join(foreign)}; see condition IdentityConflict of {name}"
             return Verdict(False, "BrokerSetInvalid", text, again_seconds=WAIT_SECONDS)
-        return await self._at_groups(live, topic, wanted, groups)
+        return await self._at_groups(live, topic, wanted, groups, view.tls)
 
     async def _at_groups(
         self,
@@ -166,10 +167,11 @@ class TopicReconciler:
         topic: Topic,
         wanted: tuple[str, ...],
         groups: Mapping[str, GroupState],
+        tls: ClientTls | None,
     ) -> Verdict:
         found: list[dict[str, Any]] = []
         problems: list[tuple[str, str]] = []
-        async with Brokers() as brokers:
+        async with Brokers(tls) as brokers:
             for group in wanted:
                 state = groups.get(group)
                 address = None if state is None else master_address(state)
@@ -301,7 +303,7 @@ class TopicReconciler:
             )
         if not self.means.leads():
             raise NotLeading("this operator leads no more")
-        async with Brokers() as brokers:
+        async with Brokers(view.tls) as brokers:
             for name, state in groups.items():
                 master = master_address(state)
                 if master is None and name not in wanted:

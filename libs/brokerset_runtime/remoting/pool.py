@@ -18,8 +18,8 @@ from brokerset_runtime.remoting.connection import (
     Handlers,
 )
 from brokerset_runtime.remoting.signing import sign_of_environment
+from brokerset_runtime.tls.client_tls import ClientTls
 from brokerset_runtime.tls.connecting import connect_member, connect_tls
-from brokerset_runtime.tls.contexts import Tls
 from brokerset_runtime.tls.session import TlsError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ async def connect(
     limits: ConnectionLimits = DEFAULT_LIMITS,
     on_close: Callable[[Connection], None] | None = None,
     timeout: float = CONNECT_SECONDS_MAX,
-    tls: Tls | None = None,
+    tls: ClientTls | None = None,
     sign: Sign | None = None,
     to_member: bool = False,
 ) -> Connection:
@@ -70,7 +70,8 @@ async def connect(
             elif context is None:
                 await loop.create_connection(lambda: connection, host, port)
             else:
-                await connect_tls(context, connection, host, port)
+                assert tls is not None, "it has the context"
+                await connect_tls(context, connection, host, port, server_name=tls.server_name)
     except TlsError as error:
         raise ConnectionClosed(f"cannot connect to {address} by TLS: {error}") from None
     except TimeoutError:
@@ -102,7 +103,7 @@ class ConnectionPool:
         *,
         limits: ConnectionLimits = DEFAULT_LIMITS,
         on_close: Callable[[str], None] | None = None,
-        tls: Tls | None = None,
+        tls: ClientTls | None = None,
         sign: Sign | None = None,
         to_members: bool = False,
     ) -> None:

@@ -86,6 +86,9 @@ class TlsConfig:
     verify_name: bool = True
     """Whether it must be for the host that the connection goes to; Java never checks that."""
 
+    server_name: str | None = None
+    """The name that it must be for instead: processes that share a certificate have no fixed addresses."""
+
     ciphers: str = ""
     """Names as OpenSSL has them, for TLS 1.2; empty: what OpenSSL takes for good."""
 
@@ -108,13 +111,14 @@ KEYS: Final = frozenset(
         "tls.server.mode", "tls.server.need.client.auth", "tls.server.keyPath", "tls.server.keyPassword",
         "tls.server.certPath", "tls.server.authClient", "tls.server.trustCertPath",
         "tls.enable", "tls.client.keyPath", "tls.client.keyPassword", "tls.client.certPath",
-        "tls.client.authServer", "tls.client.trustCertPath", "tls.client.verifyName",
+        "tls.client.authServer", "tls.client.trustCertPath", "tls.client.verifyName", "tls.client.serverName",
         "tls.ciphers", "tls.protocols", "tls.test.mode.enable", "tls.ha.enable",
         "tls.http.enable",
         "tls.members.keyPath", "tls.members.keyPassword", "tls.members.certPath", "tls.members.trustCertPath",
     }
 )  # fmt: skip
-"""Java's, and `tls.client.verifyName`, `tls.ha.enable`, `tls.http.enable` and `tls.members.*`."""
+"""Java's, and `tls.client.verifyName`, `tls.client.serverName`, `tls.ha.enable`, `tls.http.enable` and
+`tls.members.*`."""
 
 
 def read_tls_config(file: Path) -> TlsConfig:
@@ -151,6 +155,14 @@ def tls_config(values: Mapping[str, str], *, folder: Path, label: str) -> TlsCon
             f"tls.server.need.client.auth={asked.value} needs tls.server.trustCertPath:"
             " the authorities that sign clients' certificates"
         )
+    if values.get("tls.client.serverName") and not (
+        reading.truth("tls.client.authServer", default=True)
+        and reading.truth("tls.client.verifyName", default=True)
+    ):
+        reading.problems.append(
+            "tls.client.serverName would not be checked: leave it out, or leave tls.client.authServer"
+            " and tls.client.verifyName at true"
+        )
     config = TlsConfig(
         mode=mode,
         server=server,
@@ -165,6 +177,7 @@ def tls_config(values: Mapping[str, str], *, folder: Path, label: str) -> TlsCon
         server_authorities=reading.path("tls.client.trustCertPath"),
         verify_server=reading.truth("tls.client.authServer", default=True),
         verify_name=reading.truth("tls.client.verifyName", default=True),
+        server_name=values.get("tls.client.serverName") or None,
         ciphers=values.get("tls.ciphers", "").replace(",", ":"),
         protocols=reading.protocols(),
     )

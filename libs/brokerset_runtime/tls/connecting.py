@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import ssl
 
-from brokerset_runtime.tls.contexts import MEMBER_AUTHORITY_KEY, Tls
+from brokerset_runtime.tls.client_tls import ClientTls
+from brokerset_runtime.tls.contexts import MEMBER_AUTHORITY_KEY
 from brokerset_runtime.tls.session import TlsError, TlsSession
 from brokerset_runtime.tls.transport import TlsTransport
 
 
-async def connect_tls(context: ssl.SSLContext, above: asyncio.Protocol, host: str, port: int) -> None:
+async def connect_tls(
+    context: ssl.SSLContext, above: asyncio.Protocol, host: str, port: int, *, server_name: str | None = None
+) -> None:
     """Connect to `host:port`, and let `above` use it as soon as the two ends have agreed.
 
-    The certificate of the server must be for `host`, if the context checks names. A server that asks for
-    certificates may still refuse ours afterwards: then the connection is lost. Raises `TlsError`, `OSError`.
+    The certificate of the server must be for `server_name`, else for `host`, if the context checks names. A
+    server that asks for certificates may still refuse ours afterwards: then the connection is lost. Raises
+    `TlsError`, `OSError`.
     """
     loop = asyncio.get_running_loop()
     agreed: asyncio.Future[None] = loop.create_future()
@@ -27,7 +31,7 @@ async def connect_tls(context: ssl.SSLContext, above: asyncio.Protocol, host: st
         if not agreed.done():
             agreed.set_exception(TlsError(reason))
 
-    name = host.removesuffix(".")  # no certificate has the dot
+    name = (server_name or host).removesuffix(".")  # no certificate has the dot
     layer = TlsTransport(
         TlsSession(context, server_side=False, server_name=name), above, on_opened=opened, on_failed=failed
     )
@@ -40,7 +44,7 @@ async def connect_tls(context: ssl.SSLContext, above: asyncio.Protocol, host: st
         raise
 
 
-async def connect_member(tls: Tls, above: asyncio.Protocol, host: str, port: int) -> None:
+async def connect_member(tls: ClientTls, above: asyncio.Protocol, host: str, port: int) -> None:
     """Connect to a process of the same set: both ends show certificates of the authority of members.
 
     Plain if the process has `tls.enable=false`. Raises as `connect_tls`; a refused certificate is
@@ -51,7 +55,7 @@ async def connect_member(tls: Tls, above: asyncio.Protocol, host: str, port: int
         await asyncio.get_running_loop().create_connection(lambda: above, host, port)
         return
     try:
-        await connect_tls(context, above, host, port)
+        await connect_tls(context, above, host, port, server_name=tls.server_name)
     except TlsError as error:
         raise TlsError(
             f"{error}; members are whom {tls.member_authorities} has signed: give that process such a"

@@ -75,6 +75,11 @@ class Tls:
         return self._loaded.client
 
     @property
+    def server_name(self) -> str | None:
+        """The name that certificates of servers must be for; None: the host that is connected to."""
+        return self._loaded.config.server_name
+
+    @property
     def at_ha_port(self) -> bool:
         """Whether replication between brokers uses TLS."""
         return self._loaded.config.at_ha_port

@@ -134,5 +134,11 @@ class Observed:
     """By pod name: settings that a broker which answered runs with, those that can be changed meanwhile, and
     its `brokerName` and `ownerUid`."""
 
+    tls_trust_problem: str | None = None
+    """What is wrong with the ConfigMap of `spec.tls.trustConfigMap`, and what to do."""
+
+    shared_by: tuple[str, ...] = ()
+    """Other sets that use this one's controllers, when its mode of TLS is `enforcing`."""
+
     now: float
     """Seconds since 1970."""

@@ -13,6 +13,7 @@ from typing import Final
 from brokerset_operator.model import names
 from brokerset_operator.model.actions import Action, Fence, Plan, SwitchOver
 from brokerset_operator.model.observed import Object, Observed
+from brokerset_operator.model.tls_stages import forgotten
 from brokerset_operator.plan import reasons
 from brokerset_operator.plan.controllers import follow_members
 from brokerset_operator.plan.draining import drain_groups, keeping_claims
@@ -42,6 +43,7 @@ from brokerset_operator.plan.steps import (
     Unless,
     Waits,
 )
+from brokerset_operator.plan.tls import report_tls
 from brokerset_operator.plan.volumes import with_fixed_fields_of
 from brokerset_operator.plan.watching import learn, note_whole, report_failing, report_paused, report_progress
 from brokerset_operator.plan.workflow import Workflow
@@ -63,6 +65,7 @@ CARRYING_OUT: Final = (
     Rule(Stage.MEND, mend_groups),
     Rule(Stage.REQUESTS, serve_requests),
     Rule(Stage.SETTINGS, keep_settings),
+    Rule(Stage.EVENTS, report_tls),
     Rule(Stage.EVENTS, report_addresses),
     Rule(Stage.EVENTS, report_progress),
     Rule(Stage.EVENTS, report_failing),
@@ -97,6 +100,8 @@ def plan(observed: Observed, wanted: Wanted = wanted_objects) -> Plan:
         return _refuse(
             observed, f"{'; '.join(texts)}; a group keeps its name: put it back, or add it at the end"
         )
+    if (problem := forgotten(observed)) is not None:
+        return _refuse(observed, problem)
     decided = Decided(facts)
     if observed.meta.annotations.get(names.PAUSED) == "true":
         decided.follow(PAUSED)

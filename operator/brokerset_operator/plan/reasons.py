@@ -13,6 +13,7 @@ SCALE_REFUSED: Final = "ScaleRefused"
 STORAGE_NOT_EXPANDABLE: Final = "StorageNotExpandable"
 DRAINING: Final = "Draining"
 POD_STUCK: Final = "PodStuck"
+TLS_REFUSED: Final = "TlsRefused"
 
 AUDIT_PASSED: Final = "AuditPassed"
 
@@ -54,6 +55,7 @@ WAITING_FOR_APPROVAL: Final = "WaitingForApproval"
 CHANGING_VOLUMES: Final = "ChangingVolumes"
 CHANGING_SETTINGS: Final = "ChangingSettings"
 STARTING: Final = "Starting"
+CHANGING_TLS: Final = "ChangingTls"
 
 # -- others ----------------------------------------------------------------------------------------------
 
@@ -67,3 +69,5 @@ NODE_NOT_READY: Final = "NodeNotReady"
 FOREIGN_VOLUME: Final = "ForeignVolume"
 OTHER_OWNER: Final = "OtherOwner"
 OTHER_OPERATOR: Final = "OtherOperator"
+UNSAFE: Final = "Unsafe"
+NO_TRUST: Final = "NoTrust"

@@ -28,6 +28,7 @@ from brokerset_operator.resources.ordered_alerts import (
 )
 from brokerset_operator.resources.pop_alerts import POP_ALERTS
 from brokerset_operator.resources.set_facts import NewObject, SetFacts
+from brokerset_operator.resources.tls_files import scrape_scheme
 
 API_GROUP: Final = "monitoring.coreos.com"
 POD_MONITOR: Final = f"{API_GROUP}/PodMonitor"
@@ -75,7 +76,7 @@ def _pod_monitor(facts: SetFacts) -> NewObject:
         spec={
             "selector": {"matchLabels": {names.SET_LABEL: facts.name}},
             "podTargetLabels": [names.SET_LABEL, names.GROUP_LABEL, names.COMPONENT_LABEL],
-            "podMetricsEndpoints": [{"port": "http", "path": "/metrics"}],
+            "podMetricsEndpoints": [{"port": "http", "path": "/metrics", **scrape_scheme(facts)}],
         },
     )
 

@@ -47,7 +47,13 @@ from brokerset_operator.resources.pod_parts import (
 from brokerset_operator.resources.quantities import canonical
 from brokerset_operator.resources.set_facts import OWNER_UID, NewObject, SetFacts
 from brokerset_operator.resources.settings_files import DATA_FOLDER, SETTINGS_FOLDER
-from brokerset_operator.resources.tls_files import tls_mounts, tls_volumes
+from brokerset_operator.resources.tls_files import (
+    probe_scheme,
+    tls_annotations,
+    tls_mounts,
+    tls_variables,
+    tls_volumes,
+)
 from brokerset_spec.pod_template import PodTemplate, Resources
 
 TMP_SIZE: Final = "64Mi"
@@ -111,7 +117,7 @@ def pod_template(facts: SetFacts, process: ProcessFacts) -> NewObject:
                 **given.metadata.labels,
                 **names.labels(facts.name, process.component, process.group),
             },
-            "annotations": dict(given.metadata.annotations),
+            "annotations": {**given.metadata.annotations, **tls_annotations(facts)},
         },
         "spec": _pod_spec(facts, process, given),
     }
@@ -246,13 +252,13 @@ def _container(facts: SetFacts, process: ProcessFacts, given: PodTemplate) -> Ne
         "name": process.component,
         "image": facts.image,
         "command": ["python", "-m", process.module, "-c", f"{SETTINGS_FOLDER}/{process.settings_file}"],
-        "env": [*_variables(given), *process.environment],
+        "env": [*_variables(given), *process.environment, *tls_variables(facts, SETTINGS_FOLDER)],
         "ports": container_ports(process.ports),
         "resources": amounts(process.resources, process.requests),
         "securityContext": container_security(),
-        "startupProbe": _probe("/healthz", period=1, timeout=2, failures=process.startup_seconds_max),
-        "livenessProbe": _probe("/healthz", period=10, timeout=5, failures=6),
-        "readinessProbe": _probe("/readyz", period=2, timeout=2, failures=3),
+        "startupProbe": _probe(facts, "/healthz", period=1, timeout=2, failures=process.startup_seconds_max),
+        "livenessProbe": _probe(facts, "/healthz", period=10, timeout=5, failures=6),
+        "readinessProbe": _probe(facts, "/readyz", period=2, timeout=2, failures=3),
         "volumeMounts": mounts,
     }
 
@@ -273,9 +279,9 @@ def _volumes(facts: SetFacts, process: ProcessFacts) -> Sequence[NewObject]:
     return [*found, token_volume()] if process.service_account is not None else found
 
 
-def _probe(path: str, *, period: int, timeout: int, failures: int) -> NewObject:
+def _probe(facts: SetFacts, path: str, *, period: int, timeout: int, failures: int) -> NewObject:
     return {
-        "httpGet": {"path": path, "port": "http"},
+        "httpGet": {"path": path, "port": "http", **probe_scheme(facts)},
         "periodSeconds": period,
         "timeoutSeconds": timeout,
         "failureThreshold": failures,

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from brokerset_operator.model import names
 from brokerset_operator.model.observed import Object, Observed
+from brokerset_operator.model.tls_stages import TlsStage, next_step
 from brokerset_spec.manifest import API_VERSION, KIND, BrokerSet
 
 OWNER_UID: Final = f"{names.DOMAIN}/owner-uid"
@@ -49,6 +50,9 @@ class SetFacts:
     image: str
     ip_family: str
     """See `Operator.ip_family`."""
+
+    tls_stage: TlsStage
+    """Of the pods that templates make."""
 
     config_maps: Mapping[str, Object]
     """As they are now: some settings never change once a group has them."""
@@ -134,6 +138,7 @@ def facts_of(observed: Observed) -> SetFacts:
         manifest=observed.manifest,
         image=observed.manifest.spec.image or observed.operator.image,
         ip_family=observed.operator.ip_family,
+        tls_stage=next_step(observed).stage,
         config_maps=observed.config_maps,
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -161,11 +161,17 @@ class Deployed:
 
     @contextlib.contextmanager
     def load(
-        self, topic: str = "events", *, rate: float = RATE, scan: bool = True, only: str = ""
+        self,
+        topic: str = "events",
+        *,
+        rate: float = RATE,
+        scan: bool = True,
+        only: str = "",
+        env: Mapping[str, str] | None = None,
     ) -> Iterator[Load]:
-        """Write and read while the block runs, and until `finish` is called."""
+        """Write and read while the block runs, and until `finish` is called; `env` is that of the program."""
         client = self.client(topic, only)
-        load = Load(client, topic, rate=rate, scan=scan)
+        load = Load(client, topic, rate=rate, scan=scan, env=env)
         try:
             yield load
         finally:
@@ -181,7 +187,15 @@ def is_ready(pod: Object) -> bool:
 class Load:
     """A writer and a reader in the client's pod (`load.py`)."""
 
-    def __init__(self, client: Client, topic: str, *, rate: float, scan: bool) -> None:
+    def __init__(
+        self,
+        client: Client,
+        topic: str,
+        *,
+        rate: float,
+        scan: bool,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         self.client, self.topic = client, topic
         cluster = client.cluster
         program = (HERE / "load.py").read_text()
@@ -193,8 +207,12 @@ class Load:
             "run": f"{topic}-{time.time_ns()}",
             "scan": scan,
         }
+        variables = [f"{name}={value}" for name, value in (env or {}).items()]
         self._process = PodProcess(
-            cluster, client.namespace, client.pod, "python", LOAD_FILE, json.dumps(options)
+            cluster,
+            client.namespace,
+            client.pod,
+            *("env", *variables, "python", LOAD_FILE, json.dumps(options)),
         )
         self._answer(ANSWER_SECONDS + 30)
 

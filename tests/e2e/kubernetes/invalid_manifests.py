@@ -400,6 +400,37 @@ CONTRADICTIONS: Final = (
         tls={"secretName": "Orders TLS"},
     ),
     _spec(
+        "TLS alone without a certificate",
+        "spec.tls.secretName: Forbidden: is missing, and mode enforcing needs a certificate; name a Secret",
+        "spec.tls.secretName: is missing, and mode enforcing needs a certificate; name a Secret",
+        tls={"mode": "enforcing", "trustConfigMap": "orders-authorities"},
+    ),
+    _spec(
+        "TLS alone without what pods trust",
+        "spec.tls.trustConfigMap: Forbidden: is missing, and mode enforcing needs what pods and operator trust",
+        "spec.tls.trustConfigMap: is missing, and mode enforcing needs what pods and operator trust",
+        tls={"mode": "enforcing", "secretName": "orders-tls"},
+    ),
+    _spec(
+        "authorities without a certificate",
+        "spec.tls.trustConfigMap: Forbidden: is of no use without a certificate",
+        "spec.tls.trustConfigMap: is of no use without a certificate; name a Secret in secretName",
+        tls={"trustConfigMap": "orders-authorities"},
+    ),
+    _spec(
+        "TLS alone with controllers of another set",
+        "spec.tls.mode: Forbidden: enforcing is not possible with controllers of another set",
+        "spec.tls.mode: enforcing is not possible with controllers of another set; use permissive",
+        tls={"mode": "enforcing", "secretName": "orders-tls", "trustConfigMap": "orders-authorities"},
+        controllers={"ref": {"name": "other"}},
+    ),
+    _spec(
+        "a mode of TLS that there is not",
+        "spec.tls.mode: Unsupported value",
+        "spec.tls.mode: ",
+        tls={"mode": "disabled"},
+    ),
+    _spec(
         "access control",
         "spec.acl.secretName: Forbidden: access control is not served yet; leave it out",
         "spec.acl.secretName: access control is not served yet; leave it out",

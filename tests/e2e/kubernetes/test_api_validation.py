@@ -197,7 +197,7 @@ def test_the_smallest_manifest_gets_every_default(api: Api) -> None:
         "replicas": 3,
         "replication": {"mode": "controller", "uncleanElection": False},
         "storage": {"size": "20Gi", "whenDeleted": "Retain"},
-        "tls": {},
+        "tls": {"mode": "permissive"},
         "update": {"strategy": "automatic"},
     }
 

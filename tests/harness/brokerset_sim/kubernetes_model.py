@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 
 from brokerset_operator.model import actions, names
 from brokerset_operator.model.observed import Controllers, Drain, Meta, Object, Observed, Operator
+from brokerset_operator.model.tls_stages import ANNOTATION as TLS_STAGE
 from brokerset_operator.resources.set_facts import OWNER_UID
 from brokerset_protocol.bodies.controllers import ControllerMember, ControllerStatus, GroupState, ReplicaState
 from brokerset_sim.kubernetes_wanted import (
@@ -98,6 +99,9 @@ class Pod:
 
     orphaned: bool = False
     """Whether its StatefulSet was deleted without it, and none has adopted it since."""
+
+    tls: str | None = None
+    """Its stage of TLS, as its template has it."""
 
     node: str = "node-0"
     registered: bool = False
@@ -312,6 +316,7 @@ class Kubernetes:
             runs_at=self.now + self.rng.randint(1, 3),
             settings=started_with(keeper, settings),
             permission=permission_of(settings),
+            tls=template["metadata"]["annotations"].get(TLS_STAGE),
         )
 
     def crash(self, pod: Pod) -> None:
@@ -603,8 +608,11 @@ class Kubernetes:
         meta: dict[str, Any] = {
             "name": pod.name,
             "uid": pod.uid,
-            "labels": {"controller-revision-hash": pod.revision},
-            "annotations": {names.HASH_ANNOTATION: pod.hash},
+            "labels": {"controller-revision-hash": pod.revision, names.COMPONENT_LABEL: _component(pod)},
+            "annotations": {
+                names.HASH_ANNOTATION: pod.hash,
+                **({TLS_STAGE: pod.tls} if pod.tls is not None else {}),
+            },
             "ownerReferences": [] if pod.orphaned else [{"kind": "StatefulSet", "name": pod.keeper}],
         }
         if pod.deleted_at is not None:
@@ -872,6 +880,11 @@ class Kubernetes:
                 group.fenced.discard(n)
             case actions.SetPermission(permission=permission):
                 group.permission = permission
+
+
+def _component(pod: Pod) -> str:
+    named = pod.keeper.rpartition("-")[2]
+    return named if named in ("controller", "namesrv") else "broker"
 
 
 def _copied(value: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from brokerset_operator.model import names
 from brokerset_operator.model.observed import Object, Observed
+from brokerset_operator.model.tls_stages import ANNOTATION, TlsStage, next_step
 from brokerset_operator.resources.live_settings import restarting
 from brokerset_operator.resources.settings_files import BROKER_FILE, read_file
 from brokerset_operator.resources.wanted import Shape
@@ -104,6 +105,10 @@ def started_with(keeper: str, file: Mapping[str, str]) -> dict[str, str]:
 def _stateful_set(
     name: str, replicas: int, mark: str, observed: Observed, size: str, when_deleted: str
 ) -> Mapping[str, Any]:
+    stage = next_step(observed).stage
+    annotations = {names.HASH_ANNOTATION: f"{mark} {stage.name}"}
+    if stage > TlsStage.SERVING:
+        annotations[ANNOTATION] = stage.name.lower()
     return {
         "kind": "StatefulSet",
         "apiVersion": "apps/v1",
@@ -112,7 +117,7 @@ def _stateful_set(
             "replicas": replicas,
             "persistentVolumeClaimRetentionPolicy": {"whenDeleted": when_deleted, "whenScaled": "Retain"},
             "template": {
-                "metadata": {"annotations": {names.HASH_ANNOTATION: mark}},
+                "metadata": {"annotations": annotations},
                 "spec": {"containers": [{"name": "main", "image": observed.operator.image}]},
             },
             "volumeClaimTemplates": [

@@ -11,7 +11,7 @@ from brokerset_kube.client import KubeClient
 from brokerset_kube.credentials import Access
 from brokerset_operator.apply import Means
 from brokerset_operator.events import Events
-from brokerset_operator.exports import EXPORT, ExportReconciler
+from brokerset_operator.exports import EXPORT, ExportReconciler, exported_set
 from brokerset_operator.reconcile_queue import GONE, Key
 from brokerset_rig.fake_kube import FakeKube
 from brokerset_rig.operator_parts import NAMESPACE, broker_set, condition, operator, simple_plan, until
@@ -225,3 +225,17 @@ def test_the_operator_hears_of_exports_and_of_their_jobs() -> None:
             await until(lambda: any(key[1] == "jobs" for key in kube.objects))
 
     run(work())
+
+
+def test_a_set_that_takes_tls_alone_is_not_exported_and_the_reason_says_so() -> None:
+    """Its name servers would refuse the job, which would fail again and again."""
+    tls = {"secretName": "orders-tls", "trustConfigMap": "orders-authorities"}
+
+    plain = exported_set(broker_set(tls=tls))
+    alone = exported_set(broker_set(tls={**tls, "mode": "enforcing"}))
+
+    assert plain.problem is None
+    assert alone.problem is not None
+    reason, said = alone.problem
+    assert reason == "BrokerSetUnsupported"
+    assert "tls.mode: permissive" in said

@@ -12,6 +12,7 @@ from brokerset_operator.brokers_view import broker_addresses, settings_at
 from brokerset_operator.model import names
 from brokerset_operator.model.actions import TellSettings
 from brokerset_operator.model.observed import Meta, Observed, Operator
+from brokerset_operator.observe import Seen
 from brokerset_operator.resources.live_settings import OBSERVED
 from brokerset_protocol.bodies import properties_text
 from brokerset_protocol.codes import RequestCode
@@ -43,6 +44,8 @@ def test_settings_are_seen_and_told_and_only_to_who_is_meant() -> None:
         now=0.0,
     )
 
+    seen = Seen(observed, {})
+
     def tell(group: str, owner: str, hours: str) -> TellSettings:
         address = f"{HOST}:{names.REMOTING_PORT}"
         return TellSettings(group, "orders-0-0", address, owner, {"fileReservedTime": hours}, "test")
@@ -63,8 +66,8 @@ def test_settings_are_seen_and_told_and_only_to_who_is_meant() -> None:
 
             for other in (tell("orders-1", "u1", "1"), tell("orders-0", "u2", "1")):
                 with pytest.raises(ActionFailed, match="any more"):
-                    await _tell_settings(other, observed)
-            await _tell_settings(tell("orders-0", "u1", "48"), observed)
+                    await _tell_settings(other, seen)
+            await _tell_settings(tell("orders-0", "u1", "48"), seen)
             assert (await settings_at(broker_addresses(pods)))["orders-0-0"]["fileReservedTime"] == "48"
         finally:
             await server.close(0.1)

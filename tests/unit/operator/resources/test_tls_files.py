@@ -1,4 +1,4 @@
-"""Objects of sets whose clients may use TLS."""
+"""Objects of sets whose clients may, or must, use TLS."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.operator.resources.sets import build, container_of, hash_of, template
+from tests.unit.operator.resources.sets import KINDS, Objects, build, container_of, hash_of, template
 
 from brokerset_runtime.tls.config import TlsMode, tls_config
 
 TLS: dict[str, Any] = {"tls": {"secretName": "orders-tls"}}
+TRUSTING: dict[str, Any] = {"tls": {"secretName": "orders-tls", "trustConfigMap": "orders-authorities"}}
+ENFORCING: dict[str, Any] = {"tls": {**TRUSTING["tls"], "mode": "enforcing"}}
 DLEDGER: dict[str, Any] = {"replication": {"mode": "dledger"}}
 
 
@@ -74,3 +76,78 @@ def test_the_operator_makes_no_secret_and_takes_no_right_on_one() -> None:
         for rule in each["rules"]
     )
     assert "secret" not in str([each for (kind, _), each in secured.items() if kind == "ConfigMap"]).lower()
+
+
+@pytest.mark.parametrize(
+    ("mode", "name"),
+    [({}, "orders-controller"), ({}, "orders-0"), (DLEDGER, "orders-0"), (DLEDGER, "orders-namesrv")],
+)
+def test_pods_that_enforce_tls_use_it_among_themselves_and_trust_the_config_map(
+    mode: dict[str, Any], name: str
+) -> None:
+    """From the variable, which counts before the settings file, to files that the pod has."""
+    objects = build({**ENFORCING, **mode})
+    container = container_of(objects, name)
+    variables = {each["name"]: each.get("value") for each in container["env"]}
+    mounts = {each["name"]: each for each in container["volumeMounts"]}
+    volumes = {each["name"]: each for each in template(objects, name)["spec"]["volumes"]}
+
+    named = Path(str(variables["BROKERSET_SET_tlsConfigFile"]))
+
+    text = objects["ConfigMap", name]["data"][named.name]
+    config = tls_config(pairs(text), folder=named.parent, label=name)
+    authorities = Path(mounts["tls-trust"]["mountPath"]) / "ca.crt"
+    assert config.mode is TlsMode.ENFORCING
+    assert config.enabled
+    assert config.verify_server
+    assert config.verify_name
+    assert (config.server_authorities, config.member_authorities) == (authorities, authorities)
+    assert config.server_name == "orders-namesrv.shop.svc", "which docs/kubernetes/tls.md wants in it"
+    assert volumes["tls-trust"]["configMap"] == {
+        "name": "orders-authorities",
+        "items": [{"key": "ca.crt", "path": "ca.crt"}],
+    }
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert container[probe]["httpGet"]["scheme"] == "HTTPS"
+
+
+def test_prometheus_scrapes_by_tls_what_refuses_plain() -> None:
+    """It trusts the same authorities, and expects the same name."""
+    monitored = {"monitoring": {"podMonitor": True}}
+
+    (enforcing,) = _endpoints(build({**ENFORCING, **monitored}, api_kinds=KINDS))
+    (permissive,) = _endpoints(build({**TRUSTING, **monitored}, api_kinds=KINDS))
+
+    assert enforcing == {
+        "port": "http",
+        "path": "/metrics",
+        "scheme": "https",
+        "tlsConfig": {
+            "ca": {"configMap": {"name": "orders-authorities", "key": "ca.crt"}},
+            "serverName": "orders-namesrv.shop.svc",
+        },
+    }
+    assert permissive == {"port": "http", "path": "/metrics"}
+
+
+def _endpoints(objects: Objects) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = objects["PodMonitor", "orders"]["spec"]["podMetricsEndpoints"]
+    return found
+
+
+def test_pods_of_all_stages_find_their_files_in_one_config_map() -> None:
+    """Old pods read it, too, when a container of theirs is started again."""
+    enforcing, trusting = build(ENFORCING), build(TRUSTING)
+
+    for name in ("orders-controller", "orders-0"):
+        assert enforcing["ConfigMap", name] == trusting["ConfigMap", name]
+        assert hash_of(enforcing, name) != hash_of(trusting, name), "each stage replaces all pods"
+
+
+def test_operators_of_before_and_now_make_the_same_pods_of_a_permissive_set() -> None:
+    """Nothing about a pod says that stages exist, so an upgrade of the operator replaces none."""
+    for name in ("orders-controller", "orders-0"):
+        text = str(template(build(TLS), name))
+        assert "brokerset.io/tls" not in text
+        assert "BROKERSET_SET_tlsConfigFile" not in text
+        assert "scheme" not in text

@@ -59,12 +59,12 @@ class Bench:
         self.sets = QuiescentSets(self.clock, lambda: self.watching, self._kinds, random.Random(1))
         self.during: Callable[[], None] = lambda: None
 
-        async def observe(addresses: Any) -> ControllersView:
+        async def observe(addresses: Any, tls: object = None) -> ControllersView:
             assert addresses == ADDRESSES
             self.during()
             return self.view
 
-        async def settings_at(addresses: Any) -> Mapping[str, Mapping[str, str]]:
+        async def settings_at(addresses: Any, tls: object = None) -> Mapping[str, Mapping[str, str]]:
             assert addresses == BROKERS
             return self.settings
 
@@ -139,11 +139,11 @@ def test_a_set_without_controllers_is_quiescent_while_the_members_of_its_dledger
     member = Member("orders-0-0", "10.0.0.1:10911", "orders-0", 0, "orders-0-0.orders-0.shop.svc:40911", 1)
     groups = {"orders-0": GROUP}
 
-    async def query_groups(members: Any) -> Mapping[str, Any]:
+    async def query_groups(members: Any, tls: object = None) -> Mapping[str, Any]:
         assert members == (member,)
         return groups
 
-    async def no_controllers(addresses: Any) -> ControllersView:
+    async def no_controllers(addresses: Any, tls: object = None) -> ControllersView:
         assert addresses == {}
         return ControllersView()
 

@@ -1,0 +1,61 @@
+"""What connections to others need of TLS, whoever has it: a process by its file, or text in memory."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Final, Protocol
+
+TRUSTS_MAX: Final = 64
+"""Texts whose certificates are remembered: reading them takes about a millisecond."""
+
+
+class ClientTls(Protocol):
+    """TLS as a client has it; `contexts.Tls` is one."""
+
+    @property
+    def client(self) -> ssl.SSLContext | None:
+        """For connections to others; None: plain."""
+
+    @property
+    def server_name(self) -> str | None:
+        """The name that certificates of servers must be for; None: the host that is connected to."""
+
+    @property
+    def client_of_members(self) -> ssl.SSLContext | None:
+        """For connections to ports of members, with a certificate of our own; None: plain."""
+
+    @property
+    def member_authorities(self) -> Path | None:
+        """Who signs certificates of members; for errors."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerTrust:
+    """A client that trusts some authorities, and has no certificate of its own: it is no member."""
+
+    client: ssl.SSLContext
+    server_name: str
+    client_of_members: None = None
+    member_authorities: None = None
+
+
+@lru_cache(maxsize=TRUSTS_MAX)
+def trust_of(authorities: str, server_name: str) -> ServerTrust:
+    """Trust servers that show a certificate for `server_name`, signed by one of `authorities` (PEM).
+
+    Raises `ValueError` with what is wrong with the text.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # checks names
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    try:
+        context.load_verify_locations(cadata=authorities)
+    except (ssl.SSLError, ValueError, TypeError):  # the latter for what is empty, or not ASCII
+        raise ValueError("has no certificate in PEM") from None
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as pods do: it may be one below a root
+    if not context.cert_store_stats()["x509"]:
+        raise ValueError("has no certificate in PEM")
+    return ServerTrust(context, server_name)
