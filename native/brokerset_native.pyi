@@ -18,8 +18,8 @@ class PullReader:
     """Reads pulls and makes the answers to those that find messages. See `native/DESIGN.md`."""
 
     def __init__(self, pieces: list[bytes], frame_size_max: int, checks_signatures: bool) -> None:
-        """`pieces` are the fixed texts of an answer (`replies.pull_pieces`). With `checks_signatures` only what
-        is signed by somebody of whom `allow` was called is read."""
+        """`pieces` are the fixed texts of an answer (`replies.pull_pieces`). With `checks_signatures` it
+        reads only what is signed by somebody of whom `allow` was called."""
 
     def allow(self, name: bytes, password: bytes, group: bytes, topic: bytes, source: bytes) -> None:
         """A user with this password, who is enabled, may read a topic as a group from an address."""
