@@ -293,8 +293,10 @@ class SendLane:
         """The counter of a topic's messages that are put aside."""
         found = facts.asides.get(kind)
         if found is None:
-            name = _TRAFFIC_KINDS[AsideKind(kind)]
-            found = facts.asides[kind] = self._traffic.of_topic(facts.config.topic_name, name)
+            topic, name = facts.config.topic_name, _TRAFFIC_KINDS[AsideKind(kind)]
+            if self._topics.get(topic) is None:  # deleted in this turn, and its counters with it
+                return TopicTraffic()
+            found = facts.asides[kind] = self._traffic.of_topic(topic, name)
         return found
 
     def _finish(self, connection: Connection, replies: bytes, waiting: int, status: PutStatus) -> None:

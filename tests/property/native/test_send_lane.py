@@ -22,7 +22,10 @@ from brokerset_formats import native
 from brokerset_rig.broken_sends import BROKEN
 from brokerset_rig.examples import examples
 from brokerset_rig.send_episodes import (
+    Chunks,
     Episode,
+    Setup,
+    Turn,
     draw_actions,
     draw_aside_episode,
     draw_episode,
@@ -31,7 +34,7 @@ from brokerset_rig.send_episodes import (
     draw_plain_episode,
     draw_setup,
 )
-from brokerset_rig.send_frames import FrameSource
+from brokerset_rig.send_frames import FrameSource, java
 from brokerset_rig.send_reference import Broken, Reference, run_pair, shrunk
 from brokerset_rig.send_side import request_by_request, served_natively
 
@@ -133,6 +136,32 @@ def test_messages_that_are_put_aside_take_the_native_path(reference: Reference) 
     for kind in ("half", "timer"):
         assert sends[kind] > 100
         assert native.core is None or served_of_all[kind] > SHARE_MIN * sends[kind]
+
+
+def test_a_half_of_a_topic_that_is_deleted_in_this_turn_leaves_no_counter(reference: Reference) -> None:
+    """What the native lane has counted is added at the end of the turn, when its counters are gone."""
+    frames = FrameSource(random.Random(1), 500)
+
+    def chunk(connection: int, code: int, ext: dict[str, Any], body: bytes) -> Chunks:
+        return Chunks(connection, (frames._sent("one", java, code, ext, body)[1],))
+
+    def half(topic: str) -> dict[str, Any]:
+        text = f"UNIQ_KEY\x01{frames.unique_key()}\x02TRAN_MSG\x01true\x02PGROUP\x01pg\x02"
+        return frames._ext(topic, text) | {"e": "0", "f": "4", "h": "0"}
+
+    plain = frames._ext("t", f"UNIQ_KEY\x01{frames.unique_key()}\x02") | {"e": "0"}
+    actions = (
+        Turn(),
+        chunk(1, 310, plain, b"plain"),
+        chunk(2, 310, half("orders"), b"half"),
+        chunk(2, 215, {"topic": "t"}, b""),
+        chunk(1, 310, half("t"), b"half"),
+        Turn(),
+    )
+
+    theirs, ours = run_pair(reference, Episode(1, Setup(replicated=True), actions, {}))
+
+    assert theirs.observed == ours.observed
 
 
 @pytest.mark.long
