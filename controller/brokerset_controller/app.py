@@ -22,7 +22,7 @@ from brokerset_controller.liveness import Liveness
 from brokerset_controller.machine import ReplicasMachine
 from brokerset_controller.measurements import Measurements, timed
 from brokerset_controller.node_folder import NodeFolder, claim
-from brokerset_controller.processors import OPEN_AT_CONTROLLERS, Processors
+from brokerset_controller.processors import ADMINISTRATORS_FIELDS, OPEN_AT_CONTROLLERS, Processors
 from brokerset_controller.service import ControllerService
 from brokerset_namesrv.administration import Administration, server_sign
 from brokerset_namesrv.app import NameServer
@@ -267,7 +267,9 @@ class Controller:
         in_force = replace(settings, listen_port=port)
         self._processors = Processors(service, in_force)
         service.use_settings(in_force)
-        handlers = Administration(settings, OPEN_AT_CONTROLLERS).around(self._processors.handlers())
+        handlers = Administration(settings, OPEN_AT_CONTROLLERS, ADMINISTRATORS_FIELDS).around(
+            self._processors.handlers()
+        )
         self._server = RemotingServer(
             handlers, limits=self._limits, on_close=self._connection_closed, tls=self._tls
         )

@@ -11,7 +11,7 @@ from typing import Final
 from brokerset_controller.request_limits import refuse
 from brokerset_protocol.codes import ResponseCode
 from brokerset_protocol.errors import Rejected
-from brokerset_runtime.settings import SettingsError, from_properties, load, settings_values
+from brokerset_runtime.settings import SettingsError, all_values, from_properties, load, settings_values
 from brokerset_spec.controller_settings import ControllerSettings
 from brokerset_spec.setting_fields import setting_fields
 
@@ -57,7 +57,7 @@ def changed_settings(settings: ControllerSettings, text: bytes) -> ControllerSet
             f"{', '.join(late)} can only be set at the start: change the settings file and restart",
         )
     try:
-        return load(ControllerSettings, ("current settings", settings_values(settings)), ("request", values))
+        return load(ControllerSettings, ("current settings", all_values(settings)), ("request", values))
     except SettingsError as error:
         raise refuse(str(error)) from None
 

@@ -46,20 +46,38 @@ class Administration:
     """Lets requests pass that are open or signed by a Super user of the settings; without
     `authenticationEnabled` everything."""
 
-    def __init__(self, settings: AdministrationSettings, open_codes: frozenset[RequestCode]) -> None:
+    def __init__(
+        self,
+        settings: AdministrationSettings,
+        open_codes: frozenset[RequestCode],
+        reserved: Mapping[RequestCode, str] | None = None,
+    ) -> None:
+        """`reserved`: a header field of an open code that counts only if an administrator signs."""
         self._enabled = settings.authentication_enabled
         self._passwords = administrators(settings)
         self._open = open_codes
+        self._reserved = reserved or {}
         self._throttle = LogThrottle()
 
     def around(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
         """The handlers with the check before them."""
         if not self._enabled:
             return dict(handlers)
-        return {
-            code: handler if code in self._open else self._checked(handler)
-            for code, handler in handlers.items()
-        }
+        return {code: self._around(RequestCode(code), handler) for code, handler in handlers.items()}
+
+    def _around(self, code: RequestCode, handler: Handler) -> Handler:
+        if code not in self._open:
+            return self._checked(handler)
+        field = self._reserved.get(code)
+        return handler if field is None else self._without(field, handler)
+
+    def _without(self, field: str, handler: Handler) -> Handler:
+        def drop(connection: Connection, command: Command) -> Reply:
+            if field in command.ext and self._problem(command) is not None:
+                del command.ext[field]
+            return handler(connection, command)
+
+        return drop
 
     def _checked(self, handler: Handler) -> Handler:
         def check(connection: Connection, command: Command) -> Reply:
@@ -98,6 +116,8 @@ class Administration:
 
 def server_sign(settings: AdministrationSettings) -> Sign | None:
     """Signs what a name server or a controller asks of brokers, as they sign themselves; None without
-    `innerClientAuthenticationCredentials`."""
+    `innerClientAuthenticationCredentials`, and where anybody can register, who would get signed requests."""
+    if not settings.authentication_enabled:
+        return None
     inner = inner_credentials_of(settings.inner_client_authentication_credentials)
     return None if inner is None else Credentials(*inner).sign

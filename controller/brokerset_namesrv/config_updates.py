@@ -10,13 +10,22 @@ from typing import Final
 
 from brokerset_protocol.codes import ResponseCode
 from brokerset_protocol.errors import Rejected
-from brokerset_runtime.settings import SettingsError, from_properties, load, settings_values
+from brokerset_runtime.settings import SettingsError, all_values, from_properties, load
 from brokerset_spec.namesrv_settings import NamesrvSettings
 
 FORBIDDEN: Final = frozenset({"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})
 """Names that would let a client write files of its choice: never changed by request, as in Java."""
 
-ONLY_AT_START: Final = frozenset({"listenPort", "bindAddress", "httpPort"})
+ONLY_AT_START: Final = frozenset(
+    {
+        "listenPort",
+        "bindAddress",
+        "httpPort",
+        "authenticationEnabled",
+        "initAuthenticationUser",
+        "innerClientAuthenticationCredentials",
+    }
+)
 """Names that are read once; a change is refused, so that nobody believes that it had an effect."""
 
 TEXT_SIZE_MAX: Final = 64 * 1024
@@ -42,6 +51,6 @@ def changed_settings(settings: NamesrvSettings, text: bytes) -> NamesrvSettings:
             f"{', '.join(late)} can only be set at the start: change the settings file and restart",
         )
     try:
-        return load(NamesrvSettings, ("current settings", settings_values(settings)), ("request", values))
+        return load(NamesrvSettings, ("current settings", all_values(settings)), ("request", values))
     except SettingsError as error:
         raise Rejected(ResponseCode.INVALID_PARAMETER, str(error)) from None

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final
 
+from brokerset_acl.signatures import Credentials, Sign
 from brokerset_client.errors import ClientError
 from brokerset_client.instance import readable
 from brokerset_protocol.bodies.routes import ClusterInfo
@@ -14,10 +16,16 @@ from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.headers import GetMetaDataResponse
 from brokerset_runtime.remoting import ConnectionClosed, RequestTimeout, connect
+from brokerset_runtime.remoting.signing import ACCESS_KEY_VARIABLE
+from brokerset_runtime.settings import ENVIRONMENT_PREFIX
 from brokerset_runtime.tls import tls_of_environment
+from brokerset_spec.access_settings import inner_credentials_of
 from brokerset_spec.broker_settings import BrokerSettings
 from brokerset_spec.namesrv_settings import NamesrvSettings
 from brokerset_spec.plan import ProcessPlan
+
+INNER_VARIABLE: Final = f"{ENVIRONMENT_PREFIX}innerClientAuthenticationCredentials"
+"""Environment variable: what brokers of the set sign with."""
 
 PROBE_SECONDS_MAX: Final = 1.0
 """Longest time that one probe may take."""
@@ -110,10 +118,20 @@ async def controller_answers(address: str) -> bool:
     return answer is not None and answer.code == ResponseCode.SUCCESS
 
 
+def _own_sign() -> Sign | None:
+    """Signs as brokers of the set do, if nobody else is in the environment that its processes get."""
+    if ACCESS_KEY_VARIABLE in os.environ:
+        return None
+    inner = inner_credentials_of(os.environ.get(INNER_VARIABLE, ""))
+    return None if inner is None else Credentials(*inner).sign
+
+
 async def ask(address: str, code: RequestCode) -> Command | None:
     """Send a process a request that needs no header; None when it gives no answer."""
     try:
-        connection = await connect(address, timeout=PROBE_SECONDS_MAX, tls=tls_of_environment())
+        connection = await connect(
+            address, timeout=PROBE_SECONDS_MAX, tls=tls_of_environment(), sign=_own_sign()
+        )
     except ConnectionClosed:
         return None
     try:

@@ -139,6 +139,12 @@ def settings_values(settings: Settings) -> dict[str, str]:
     return {item.outside: value_text(getattr(settings, item.name)) for item in items if not item.secret}
 
 
+def all_values(settings: Settings) -> dict[str, str]:
+    """The same with those that are shown to nobody: to be read again with a change."""
+    items = setting_fields(type(settings)).values()
+    return {item.outside: value_text(getattr(settings, item.name)) for item in items}
+
+
 def settings_text(settings: Settings) -> str:
     """Return all settings as `name=value` lines."""
     return "".join(f"{name}={value}\n" for name, value in settings_values(settings).items())

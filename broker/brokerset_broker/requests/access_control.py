@@ -39,7 +39,7 @@ from brokerset_acl.signatures import (
 from brokerset_acl.users import User, UserStatus
 from brokerset_broker.requests.request_classes import BORN_HOST, FORWARDED, forwarded_peer, is_forwarded
 from brokerset_broker.tables.channels import Channel
-from brokerset_formats.names import is_retry_topic
+from brokerset_formats.names import DERIVED_TOPIC_SIZE_MAX, is_retry_topic
 from brokerset_formats.records import Record
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
@@ -197,10 +197,13 @@ class AccessControl:
         ext, code, source = command.ext, command.code, connection.peer[0]
         if code not in _KEPT or is_forwarded(ext):
             return
+        group, topic = ext.get("consumerGroup", ""), ext.get("topic" if code in _PULLS else "b", "")
+        if len(group) > DERIVED_TOPIC_SIZE_MAX or len(topic) > DERIVED_TOPIC_SIZE_MAX:
+            return  # the handler refuses them; they must not be kept
         if code in _PULLS:
             if self.on_pull is not None:
-                self.on_pull(user, ext.get("consumerGroup", ""), ext.get("topic", ""), source)
-        elif self.on_send is not None and (topic := ext.get("b", "")) and not is_retry_topic(topic):
+                self.on_pull(user, group, topic, source)
+        elif self.on_send is not None and topic and not is_retry_topic(topic):
             self.on_send(user, topic, source)
 
     def _check_forwarder(self, connection: Connection, command: Command) -> None:

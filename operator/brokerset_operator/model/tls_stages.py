@@ -107,13 +107,18 @@ def forgotten(observed: Observed) -> str | None:
     Pods from `CONNECTING` on cannot be made without certificate and authorities, nor the way back begin.
     """
     assert observed.manifest is not None, "an invalid manifest is not carried out"
-    tls = observed.manifest.spec.tls
-    if tls.trust_config_map is not None:
+    spec = observed.manifest.spec
+    if spec.tls.trust_config_map is not None and spec.controllers.ref is None:
         return None  # the manifest has a Secret, too
     templates = map(_template_stage, observed.stateful_sets.values())
     stages = (*_pods(observed.pods).values(), *templates)
     if max(stages, default=TlsStage.SERVING) < TlsStage.CONNECTING:
         return None
+    if spec.tls.trust_config_map is not None:
+        return (
+            "spec.controllers.ref: pods of the set connect to its own controllers by TLS; take it out with"
+            " mode: permissive, and put it back when Progressing says Done"
+        )
     return (
         "spec.tls: pods of the set connect to each other by TLS, and need secretName and trustConfigMap; put"
         " both back with mode: permissive, and take them out when Progressing says Done"

@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from brokerset_acl.signatures import Credentials
+from brokerset_client import Message
+from brokerset_client.instance import ClientInstance
+from brokerset_client.ordered import OrderedClient
 from brokerset_controller.processors import OPEN_AT_CONTROLLERS
 from brokerset_namesrv.administration import OPEN_AT_NAME_SERVERS
 from brokerset_protocol.codes import RequestCode
@@ -49,6 +53,13 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSet]:
         with local_set(tmp_path_factory.mktemp("administration"), MANIFEST) as started:
             started.until_healthy()
             yield started
+
+
+@pytest.fixture
+def nobody_around(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a user in the environment, which processes would sign as, and without settings in it."""
+    for name in ENVIRONMENT:
+        monkeypatch.delenv(name, raising=False)
 
 
 def ports(running: LocalSet) -> tuple[int, int]:
@@ -104,7 +115,7 @@ def test_a_client_finds_its_broker_whoever_signs(running: LocalSet) -> None:
             assert answer.code == 0, answer
 
 
-def test_brokers_sign_as_their_settings_say(tmp_path: Path) -> None:
+def test_brokers_sign_as_their_settings_say(tmp_path: Path, nobody_around: None) -> None:
     """Without a user in the environment; with wrong credentials, or none, no broker gets into the routes."""
     names = ("right", "none", "wrong")
     places = stack.free_ports(1 + len(names), below=2)
@@ -137,6 +148,53 @@ def brokers(port: int) -> set[str]:
 def denials(log: Path) -> int:
     """Lines of refusals."""
     return log.read_text().count('"request denied"')
+
+
+async def test_who_may_send_and_consume_uses_an_ordered_subject_and_creates_none(running: LocalSet) -> None:
+    """A client of ordered subjects signs as a user of the brokers alone; what it names must be there."""
+    running("subject", "create", "orders", "--partitions", "1")
+    running("user", "create", "app", stdin="app-key\napp-key\n")
+    running("acl", "allow", "app", "Topic:*", "Group:*", "--action", "Pub", "--action", "Sub")
+    controller, name_server = ports(running)
+    credentials = Credentials("app", "app-key")
+    async with ClientInstance(f"127.0.0.1:{name_server}", credentials=credentials) as instance:
+        client = OrderedClient(instance=instance)
+        async with client, client.producer() as producer:
+            await producer.send(Message(topic="orders", body=b"first"), key="k")
+            with pytest.raises(Exception, match="unborn"):
+                await producer.send(Message(topic="unborn", body=b"x"), key="k")
+    output = running("consume", "orders", "--ordered", "--group", "g", "--count", "1").stdout
+    assert "first" in output
+    with wire.Client(controller) as outsider:
+        asked = {"subject": "unborn", "create": "true"}
+        assert outsider.call(RequestCode.BROKERSET_SUBJECT_ROUTE, asked).code != 0
+    assert "unborn" not in running("subject", "list").stdout
+
+
+def test_settings_are_changed_by_administrators_and_never_who_they_are(running: LocalSet) -> None:
+    """The names and passwords in force stay in force, and in no answer."""
+    controller, name_server = ports(running)
+    for port, code, change in (
+        (name_server, RequestCode.UPDATE_NAMESRV_CONFIG, b"enableTopicList=true"),
+        (controller, RequestCode.UPDATE_CONTROLLER_CONFIG, b"requestTimeout=3000"),
+    ):
+        with wire.Client(port, access=ROOT) as client:
+            answer = client.call(code, {}, change)
+            assert answer.code == 0, answer
+            for late in (b"authenticationEnabled=false", b"initAuthenticationUser=x"):
+                answer = client.call(code, {}, late)
+                assert answer.code == NO_PERMISSION
+                assert "only be set at the start" in str(answer.remark)
+
+
+def test_a_set_gets_ready_without_a_user_in_the_environment(
+    tmp_path: Path, nobody_around: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its probes sign as its brokers do."""
+    for name, value in OF_SERVERS.items():
+        monkeypatch.setenv(name, value)
+    with local_set(tmp_path, MANIFEST):
+        pass  # it is up when all its processes are ready
 
 
 def test_an_altered_request_of_an_administrator_is_refused(running: LocalSet) -> None:

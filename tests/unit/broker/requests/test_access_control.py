@@ -69,6 +69,12 @@ def test_nothing_is_remembered_where_one_kind_of_send_is_not_checked(setting: st
     assert remembered(signed(SEND, b="t"), **{setting: str(code)}) == []
 
 
+def test_names_that_are_too_long_to_be_kept_are_not() -> None:
+    """A header may have half a megabyte of them, and their handlers refuse them afterwards."""
+    assert remembered(signed(SEND, b="t" * 256)) == []
+    assert remembered(signed(SEND, b="t" * 255)) != []
+
+
 async def test_a_send_that_is_refused_is_not_remembered() -> None:
     """Whatever is wrong with it."""
     command = signed(SEND, b="t")

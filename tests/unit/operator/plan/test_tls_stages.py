@@ -189,6 +189,18 @@ def _from_plain() -> Observed:
     return world.observe_now()
 
 
+def test_shared_controllers_wait_until_pods_connect_without_tls() -> None:
+    """These would be asked by TLS, and show another name."""
+    world = settled(tls=ENFORCING)
+    change(world, PERMISSIVE, controllers={"ref": {"name": "others"}})
+
+    decided = decide(world.observe_now())
+
+    (ready,) = (c for c in decided.status["conditions"] if c["type"] == "Ready")
+    assert ready["reason"] == "InvalidSpec"
+    assert "spec.controllers.ref" in ready["message"]
+
+
 def test_what_pods_need_cannot_be_taken_out_of_the_manifest_before_they_are_back() -> None:
     """The way back needs certificate and authorities, too; the manifest is refused and nothing is done."""
     world = settled(tls=ENFORCING)
