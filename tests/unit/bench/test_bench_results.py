@@ -12,6 +12,7 @@ from tests.bench.goals import ROWS, Goal
 from tests.bench.history import Record, append, from_line, read, to_line
 from tests.bench.message_cases import MESSAGE_CASES
 from tests.bench.pop_cases import POP_CASES
+from tests.bench.secure_cases import SECURE_CASES
 from tests.bench.ratios import Ratio, paired_ratio, sparkline
 from tests.bench.replicas import WINDOWS, steady_rate
 
@@ -105,7 +106,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 def test_every_case_has_a_row_and_every_row_a_case() -> None:
     """What is measured is shown."""
-    cases = (*BROKER_CASES, *LOADED_CASES, *MESSAGE_CASES, *POP_CASES)
+    cases = (*BROKER_CASES, *LOADED_CASES, *MESSAGE_CASES, *POP_CASES, *SECURE_CASES)
     names = {case.name for case in cases} | {f"replicas-{one}" for one in WINDOWS}
 
     assert {row.case for row in ROWS} == names | {"empty-slave", "memory", "start"}
