@@ -12,9 +12,9 @@ from tests.bench.goals import ROWS, Goal
 from tests.bench.history import Record, append, from_line, read, to_line
 from tests.bench.message_cases import MESSAGE_CASES
 from tests.bench.pop_cases import POP_CASES
-from tests.bench.secure_cases import SECURE_CASES
 from tests.bench.ratios import Ratio, paired_ratio, sparkline
 from tests.bench.replicas import WINDOWS, steady_rate
+from tests.bench.secure_cases import SECURE_CASES
 
 
 def a_record(
