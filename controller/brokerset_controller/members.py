@@ -50,6 +50,7 @@ def own_status(status: EngineStatus) -> ControllerStatus:
                 service_address=member.service_address,
                 voter=member.voter,
                 match_index=status.match_indexes.get(member.node_id) if status.role is Role.LEADER else None,
+                heard=member.node_id in status.heard if status.role is Role.LEADER else None,
             )
             for member in status.configuration.members
         ),

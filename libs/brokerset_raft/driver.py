@@ -249,6 +249,7 @@ class RaftEngine:
             snapshot_index=node.log.snapshot.index if node.log.snapshot is not None else 0,
             configuration=node.configuration,
             match_indexes=node.match_indexes,
+            heard=node.heard,
         )
 
     # What users ask for.

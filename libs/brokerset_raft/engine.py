@@ -59,6 +59,9 @@ class EngineStatus:
     match_indexes: dict[int, int]
     """On the leader: the last synced index of each member, itself included."""
 
+    heard: frozenset[int] = frozenset()
+    """On the leader: itself and the members that it heard lately; the index of another may be an old one."""
+
 
 class StateMachine(Protocol):
     """What the entries change. All methods run on the loop's thread, never concurrently."""

@@ -117,14 +117,15 @@ async def query_controllers(addresses: Mapping[int, str], tls: ClientTls | None 
         states = await _groups(addresses[leader], tls)
     order = sorted(answers, key=lambda number: (number != leader, number))
     return ControllersView(
-        controllers=_view(answers, leader if states is not None else None),
+        controllers=view_of(answers, leader if states is not None else None),
         groups={state.broker_name: state for state in sorted(states or (), key=lambda one: one.broker_name)},
         addresses=tuple(addresses[number] for number in order),
         tls=tls,
     )
 
 
-def _view(answers: Mapping[int, ControllerStatus], leader: int | None) -> Controllers:
+def view_of(answers: Mapping[int, ControllerStatus], leader: int | None) -> Controllers:
+    """What the answers say of the group together, by number; `leader` is who leads it."""
     waiting = frozenset(number for number, status in answers.items() if not status.members)
     if leader is None:
         return Controllers(answers=answers, waiting_to_join=waiting)
@@ -133,7 +134,10 @@ def _view(answers: Mapping[int, ControllerStatus], leader: int | None) -> Contro
     caught_up = {
         member.node_id
         for member in status.members
-        if member.match_index is not None and status.last_index - member.match_index <= CAUGHT_UP_ENTRIES
+        if member.match_index is not None
+        and status.last_index - member.match_index <= CAUGHT_UP_ENTRIES
+        # What was known of one before it was replaced tells nothing of it: its answers must come through.
+        and member.heard is not False
     }
     return Controllers(
         answers=answers,

@@ -19,6 +19,9 @@ class ControllerMember(JsonBody):
     match_index: int | None = None
     """Last entry that the leader knows it has synced; only the leader says it."""
 
+    heard: bool | None = None
+    """Whether the leader has heard it lately; None from others, and from those of before it was said."""
+
 
 @dataclass(frozen=True, slots=True)
 class ControllerStatus(JsonBody):

@@ -144,6 +144,7 @@ def test_a_running_set_gets_to_tls_alone_while_clients_send_and_outsiders_are_re
         client.send("events", ["from outside"])
 
 
+@pytest.mark.slow
 def test_authorities_that_are_wrong_stop_at_the_first_pod_and_the_way_back_is_open(
     cluster: Cluster, namespace: str
 ) -> None:

@@ -325,6 +325,27 @@ def test_leader_without_a_majority_steps_down() -> None:
     assert node.leader_id is None
 
 
+def test_leader_says_whom_it_has_not_heard_lately() -> None:
+    """What it knows of a log stays, though nothing of what its member sends may get through any more."""
+    node = lead(make())
+    hear(node, 3, AppendReply(node.term, True, node.log.last_index))
+    assert node.heard == {1, 2, 3}
+
+    for _ in range(3 * node_ticks()):
+        node.tick()
+        hear(node, 2, HeartbeatReply(node.term, 0))
+        work(node)
+
+    assert node.role is Role.LEADER
+    assert node.heard == {1, 2}
+    assert node.match_indexes[3] == node.log.last_index
+
+
+def node_ticks() -> int:
+    """Between two checks of the quorum."""
+    return NodeConfig(1).election_ticks
+
+
 def test_node_without_a_group_waits_and_follows_anybody() -> None:
     """A joining node campaigns never, and takes what a leader sends."""
     node = make(group=Configuration())
