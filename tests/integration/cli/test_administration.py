@@ -187,14 +187,20 @@ def test_settings_are_changed_by_administrators_and_never_who_they_are(running: 
                 assert "only be set at the start" in str(answer.remark)
 
 
-def test_a_set_gets_ready_without_a_user_in_the_environment(
+def test_a_set_without_a_user_in_its_environment_gets_ready_and_its_controller_signs_for_brokers(
     tmp_path: Path, nobody_around: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its probes sign as its brokers do."""
+    """Its probes sign as its brokers do; no broker refuses what it hears of a new master."""
     for name, value in OF_SERVERS.items():
         monkeypatch.setenv(name, value)
-    with local_set(tmp_path, MANIFEST):
-        pass  # it is up when all its processes are ready
+    with local_set(tmp_path, MANIFEST) as started:  # it is up when all its processes are ready
+        for name, value in ENVIRONMENT.items():
+            monkeypatch.setenv(name, value)
+        started.until_healthy()
+        started("switchover", "orders-0")
+        logs = {name: broker["log"] for name, broker in started.processes("broker").items()}
+        denied = [name for name, path in logs.items() if denials(Path(path))]
+    assert not denied
 
 
 def test_an_altered_request_of_an_administrator_is_refused(running: LocalSet) -> None:
