@@ -16,7 +16,7 @@ from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.headers import GetMetaDataResponse
 from brokerset_runtime.remoting import ConnectionClosed, RequestTimeout, connect
-from brokerset_runtime.remoting.signing import ACCESS_KEY_VARIABLE
+from brokerset_runtime.remoting.signing import sign_of_environment
 from brokerset_runtime.settings import ENVIRONMENT_PREFIX
 from brokerset_runtime.tls import tls_of_environment
 from brokerset_spec.access_settings import inner_credentials_of
@@ -120,7 +120,7 @@ async def controller_answers(address: str) -> bool:
 
 def _own_sign() -> Sign | None:
     """Signs as brokers of the set do, if nobody else is in the environment that its processes get."""
-    if ACCESS_KEY_VARIABLE in os.environ:
+    if sign_of_environment() is not None:
         return None
     inner = inner_credentials_of(os.environ.get(INNER_VARIABLE, ""))
     return None if inner is None else Credentials(*inner).sign
