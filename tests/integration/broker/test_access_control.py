@@ -531,6 +531,49 @@ async def test_our_client_signs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             await producer.send(Message(topic="orders", body=b"three"))
 
 
+async def test_a_password_is_changed_under_load_by_a_second_user(tmp_path: Path) -> None:
+    """No send fails while both are there, and the old password opens nothing afterwards."""
+    async with (
+        running_name_server(tmp_path / "names") as names,
+        guarded(tmp_path / "broker", namesrv_addr=f"{HOST}:{names.port}", broker_ip1=HOST) as (broker, root),
+    ):
+        await root.create_topic("t")
+        await until(lambda: broker.registrar.registered)
+        for name in ("app-1", "app-2"):
+            assert (await create_user(root, name, f"key of {name}")).code == 0
+            assert (await allow(root, name, "Topic:t", "Pub")).code == 0
+
+        sent: dict[str, int] = {"app-1": 0, "app-2": 0}
+
+        async def application(name: str, ended: asyncio.Event) -> None:
+            credentials = Credentials(name, f"key of {name}")
+            async with (
+                ClientInstance(f"{HOST}:{names.port}", credentials=credentials) as instance,
+                Producer("p", instance=instance) as producer,
+            ):
+                while not ended.is_set():
+                    await producer.send(Message(topic="t", body=b"x"))
+                    sent[name] += 1
+
+        old_ends, new_ends = asyncio.Event(), asyncio.Event()
+        async with asyncio.TaskGroup() as running:
+            old = running.create_task(application("app-1", old_ends))
+            await until(lambda: sent["app-1"] > 10)
+            running.create_task(application("app-2", new_ends))
+            await until(lambda: sent["app-2"] > 10)
+            old_ends.set()
+            await old
+            assert (await root.call(RequestCode.AUTH_DELETE_USER, username="app-1")).code == 0
+            wanted = sent["app-2"] + 10
+            await until(lambda: sent["app-2"] > wanted)
+            new_ends.set()
+
+        assert broker.access_control.denied == {}
+        assert sum(broker.store.queue_max("t", queue) for queue in range(4)) == sum(sent.values())
+        async with client_of(broker.port, Credentials("app-1", "key of app-1")) as client:
+            assert (await client.send("t")).code == ResponseCode.NO_PERMISSION
+
+
 async def test_a_group_with_tls_and_access_control(tmp_path: Path) -> None:
     """Members that take nothing but TLS fail over as without; who asks plainly is refused with the reason."""
     file = Certificates(tmp_path / "certificates").config()
