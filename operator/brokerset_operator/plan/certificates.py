@@ -69,7 +69,7 @@ class Issue:
 
 @dataclass(frozen=True, slots=True)
 class WaitUntil:
-    """Do nothing before that time, in seconds since 1970; None: until the ConfigMap is there."""
+    """Do nothing before that time, in seconds since 1970; None: until something else was done."""
 
     time: float | None
     why: str
@@ -93,10 +93,12 @@ def decide_authority(seen: OwnCertificates, wishes: Wishes, now: float) -> Chang
             return ChangeAuthority(AuthorityChange.PROMOTE, "everybody trusts the new authority", kept)
         return waits
     if secret.retired:
-        kept = tuple(each for each in secret.retired if _needed(seen, each, wishes, now))
+        until = _replaced_everywhere(seen, signing, wishes)
+        gone = until is not None and until <= now
+        kept = tuple(each for each in secret.retired if each.not_after > now and not gone)
         if kept != secret.retired:
             return ChangeAuthority(AuthorityChange.RETIRE, "nobody shows certificates of it any more", kept)
-        return None
+        return WaitUntil(until, "pods read the certificate of the new authority")
     if now >= signing.renewal:
         return ChangeAuthority(AuthorityChange.PREPARE, "the authority is about to expire")
     if wishes.authority_renewal not in ("", secret.renewal):
@@ -147,13 +149,9 @@ def _why_issue(seen: OwnCertificates, signing: Certificate, wishes: Wishes, now:
     return ""
 
 
-def _needed(seen: OwnCertificates, retired: Certificate, wishes: Wishes, now: float) -> bool:
-    """Whether somebody may still show a certificate of an authority that signs no more."""
+def _replaced_everywhere(seen: OwnCertificates, signing: Certificate, wishes: Wishes) -> float | None:
+    """When nobody shows a certificate of another authority than the signing one; None while there is none."""
     secret = seen.certificate
-    if retired.not_after <= now:
-        return False
-    if secret is None or secret.shown is None or seen.authority is None or seen.authority.signing is None:
-        return True
-    if secret.signed_by != seen.authority.signing.fingerprint:
-        return True
-    return now < secret.shown.made + wishes.spread_seconds
+    if secret is None or secret.shown is None or secret.signed_by != signing.fingerprint:
+        return None
+    return secret.shown.made + wishes.spread_seconds

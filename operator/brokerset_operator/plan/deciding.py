@@ -90,6 +90,7 @@ WITHOUT_CERTIFICATE: Final = tuple(
 PAUSED: Final = (
     Rule(Stage.EVENTS, learn),
     Rule(Stage.EVENTS, report_paused),
+    Rule(Stage.EVENTS, report_certificates),
     Rule(Stage.EVENTS, report_failing),
     Rule(Stage.EVENTS, note_whole),
 )

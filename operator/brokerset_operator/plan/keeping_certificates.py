@@ -109,7 +109,8 @@ def keep_trust(facts: Facts) -> Steps:
             )
             if (send := to_send(manifest, there)) is not None:
                 yield send
-    yield steps.Again(steps.BUSY_SECONDS)
+    seen = observed.certificates
+    yield steps.Again(steps.WAIT_SECONDS if seen is not None and seen.problem else steps.BUSY_SECONDS)
 
 
 def report_certificates(facts: Facts) -> Steps:
@@ -252,7 +253,7 @@ def _expiring(facts: Facts) -> str | None:
             if found is not None and now >= found.alarm:
                 return (
                     f"the {what} of the set expires at {time_text(found.not_after)} and is not renewed:"
-                    " see the conditions ActionFailed and TlsRefused, and the operator's log"
+                    " see the conditions ActionFailed and TlsRefused, and whether the set is paused"
                 )
     if not isinstance(seen, IssuedCertificate) or seen.renewal is None or seen.not_after is None:
         return None

@@ -224,6 +224,9 @@ async def test_a_new_authority_is_trusted_before_it_signs_and_the_old_one_until_
         assert len(found.trusted) == 2
         assert found.signer != first
         second = found.signer
+        progressing = condition(found.live(), "Progressing")
+        assert progressing is not None
+        assert "pods read the certificate of the new authority" in progressing["message"]
         await found.after(SPREAD_MS)
         await found.after(SPREAD_MS)
 
@@ -430,6 +433,132 @@ async def test_two_operators_do_not_mix_what_they_write() -> None:
         found.reconciler.plan = real
         await found.reconcile(2)
         assert found.shown != before
+
+
+ISSUED = {"tls": {"issuerRef": {"name": "companys"}}, "groups": 1, "replicas": 2}
+
+
+async def test_a_set_with_an_issuer_gets_pods_when_cert_manager_has_issued() -> None:
+    """Its Certificate belongs to the set; times and failures are cert-manager's own words."""
+    async with cluster(**ISSUED) as found:
+        await found.reconcile()
+        certificate = found.kube.get("certificates", "orders-certificate", NAMESPACE)
+        assert certificate is not None
+        assert certificate["metadata"]["ownerReferences"][0]["name"] == "orders"
+        assert found.kube.get("statefulsets", "orders-0", NAMESPACE) is None
+        _issue(found, "False", "Issuing", "issuer companys is not there")
+        await found.reconcile()
+        waits = condition(found.live(), "TlsRefused")
+        assert waits is not None
+        assert (waits["reason"], "issuer companys is not there" in waits["message"]) == ("NotIssued", True)
+
+        times = {"notAfter": "2026-12-20T00:00:00Z", "renewalTime": "2026-11-20T00:00:00Z"}
+        _issue(found, "True", "Ready", "up to date", **times)
+        await found.reconcile()
+
+        assert condition(found.live(), "TlsRefused") is None
+        assert found.live()["status"]["tls"] == {
+            "source": "issuerRef",
+            "secretName": "orders-certificate",
+            "notAfter": "2026-12-20T00:00:00Z",
+            "renewal": "2026-11-20T00:00:00Z",
+        }
+        pods = found.kube.get("statefulsets", "orders-0", NAMESPACE)
+        assert pods is not None
+        volumes = pods["spec"]["template"]["spec"]["volumes"]
+        assert "orders-certificate" in [each.get("secret", {}).get("secretName") for each in volumes]
+
+        await found.after(63 * DAY_MS)
+        late = condition(found.live(), "CertificateExpiring")
+        assert late is not None
+        assert "cert-manager has not renewed it" in late["message"]
+
+
+async def test_a_certificate_that_nobody_wants_any_more_goes() -> None:
+    """Its Secret stays, which pods may still mount until they are replaced."""
+    async with cluster(**ISSUED) as found:
+        await found.reconcile()
+        found.kube.change("brokersets", "orders", NAMESPACE, lambda live: live["spec"].pop("tls"))
+
+        await found.reconcile()
+
+        assert found.kube.get("certificates", "orders-certificate", NAMESPACE) is None
+        assert "tls" not in found.live()["status"]
+
+
+@pytest.mark.parametrize(
+    ("absent", "code", "reason", "said"),
+    [
+        (frozenset({"Certificate"}), 0, "NoCertManager", "install cert-manager"),
+        (frozenset(), 403, "NoRight", "tls.certManager.enabled=true"),
+    ],
+)
+async def test_an_issuer_that_cannot_be_asked_is_said(
+    absent: frozenset[str], code: int, reason: str, said: str
+) -> None:
+    """Without cert-manager, and without the right; nothing is sent that would be refused."""
+    async with FakeKube(absent=absent) as kube, KubeClient(Access(kube.url), manager="tester") as client:
+        if code:
+            kube.faults.append(Fault("get", "certificates", code=code, times=1000))
+        found = Cluster(kube, client)
+        found.create(**ISSUED)
+        await found.reconcile()
+
+        refused = condition(found.live(), "TlsRefused")
+        assert refused is not None
+        assert refused["reason"] == reason
+        assert said in refused["message"]
+        assert condition(found.live(), "ActionFailed") is None
+        assert not found.kube.count("apply", "certificates")
+
+
+async def test_a_plain_set_stays_plain_until_there_is_a_certificate() -> None:
+    """Its objects are not changed and its pods not replaced meanwhile, and go on to be kept then."""
+    async with cluster(groups=1, replicas=2) as found:
+        await found.reconcile()
+        before = found.kube.get("statefulsets", "orders-0", NAMESPACE)
+        found.kube.faults.append(Fault("get", "secrets", code=403, times=1000))
+        found.kube.change("brokersets", "orders", NAMESPACE, _wants_authority)
+
+        await found.reconcile()
+        assert found.kube.get("statefulsets", "orders-0", NAMESPACE) == before
+        found.kube.faults.clear()
+        await found.reconcile()
+
+        after = found.kube.get("statefulsets", "orders-0", NAMESPACE)
+        assert after is not None
+        volumes = after["spec"]["template"]["spec"]["volumes"]
+        assert "orders-certificate" in [each.get("secret", {}).get("secretName") for each in volumes]
+
+
+async def test_an_authority_is_not_exchanged_while_pods_trust_it_alone() -> None:
+    """Pods with the old and the new one would refuse each other; `permissive` is the way."""
+    async with cluster() as found:
+        await found.reconcile()
+        other = {"secretName": "mine", "trustConfigMap": "ours", "mode": "enforcing"}
+        found.kube.change("brokersets", "orders", NAMESPACE, lambda live: live["spec"].update(tls=other))
+
+        await found.reconcile()
+
+        ready = condition(found.live(), "Ready")
+        assert ready is not None
+        assert ready["reason"] == "InvalidSpec"
+        assert "mode: permissive" in ready["message"]
+        assert len(found.trusted) == 1
+
+
+def _wants_authority(live: dict[str, Any]) -> None:
+    live["spec"]["tls"] = {"authority": {}}
+
+
+def _issue(found: Cluster, status: str, reason: str, message: str, **times: str) -> None:
+    """What cert-manager writes into the status of the Certificate."""
+    ready = {"type": "Ready", "status": status, "reason": reason, "message": message}
+
+    def edit(live: dict[str, Any]) -> None:
+        live["status"] = {"conditions": [ready], **times}
+
+    found.kube.change("certificates", "orders-certificate", NAMESPACE, edit)
 
 
 def _real_ms() -> int:

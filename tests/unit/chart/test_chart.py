@@ -381,7 +381,13 @@ def test_the_operator_accepts_what_the_chart_sets(tmp_path: Path) -> None:
         {
             "watchNamespaces": ["shop"],
             "spark": {"executors": True},
-            "settings": {"workers": 4, "resyncSeconds": 60, "leaseSeconds": 30, "apiTimeoutSeconds": 5},
+            "settings": {
+                "workers": 4,
+                "resyncSeconds": 60,
+                "leaseSeconds": 30,
+                "apiTimeoutSeconds": 5,
+                "trustSpreadSeconds": 90,
+            },
         },
     )
     variables = {name: value or "from the pod" for name, value in _environment(rendered).items()}

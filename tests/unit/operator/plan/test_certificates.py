@@ -268,6 +268,24 @@ def test_a_lost_authority_leaves_the_old_one_trusted_until_a_new_certificate_is_
     assert world.done == ["make", "issue", "retire"]
 
 
+def test_the_former_authority_goes_when_everybody_had_the_time_to_read_the_new_certificate() -> None:
+    """Until then it is waited for, so that it does not stay until something else happens."""
+    world = begun()
+    world.wishes = replace(WISHES, authority_renewal="now")
+    world.run(SPREAD + 20, 20)
+    assert world.done == ["prepare", "promote", "issue"]
+    assert world.certificate is not None
+    assert world.certificate.shown is not None
+    everywhere = world.certificate.shown.made + SPREAD
+
+    waits = decide_authority(world.seen(), world.wishes, everywhere - 1)
+    goes = decide_authority(world.seen(), world.wishes, everywhere)
+
+    assert waits == WaitUntil(everywhere, "pods read the certificate of the new authority")
+    assert isinstance(goes, ChangeAuthority)
+    assert (goes.change, goes.trusted) == (AuthorityChange.RETIRE, ())
+
+
 @pytest.mark.parametrize("missing", ["*.orders-1.shop.svc", "10.0.0.7"])
 def test_a_certificate_that_lacks_a_name_is_issued_again(missing: str) -> None:
     """A new group, or an address outside; one name too many is no reason."""
