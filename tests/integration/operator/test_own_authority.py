@@ -348,6 +348,9 @@ async def test_a_renewal_that_fails_is_said_and_brokers_are_still_looked_after()
         assert failed is not None
         assert failed["reason"] == "Forbidden"
         assert condition(found.live(), "CertificateExpiring") is None
+        found.kube.remove("configmaps", "orders-0", NAMESPACE)
+        await found.reconcile()
+        assert found.kube.get("configmaps", "orders-0", NAMESPACE) is not None
 
         await found.after(15 * DAY_MS)
         expiring = condition(found.live(), "CertificateExpiring")
