@@ -18,6 +18,7 @@ from brokerset_operator.model.certificates import (
     earliest,
     trust_config_map,
 )
+from brokerset_operator.model.tls_stages import TRUST_VOLUME, VOLUME
 from brokerset_operator.plan import reasons, steps
 from brokerset_operator.plan.certificates import (
     AuthorityChange,
@@ -140,9 +141,11 @@ def awaits_certificate(facts: Facts) -> bool:
     """
     if not _is_kept(facts):
         return False
-    secret = names.certificate(facts.meta.name)
+    needed = {names.certificate(facts.meta.name)}
+    if facts.manifest.spec.tls.authority is not None:
+        needed.add(names.authority(facts.meta.name))
     keepers = facts.observed.stateful_sets.values()
-    if keepers and all(secret in _mounted(each) for each in keepers):
+    if keepers and all(needed <= _mounted(each) for each in keepers):
         return False
     match facts.observed.certificates:
         case OwnCertificates() as own:
@@ -220,9 +223,11 @@ def _lacks_hosts(seen: OwnCertificates, wishes: Wishes) -> bool:
 
 
 def _mounted(stateful_set: Any) -> set[str]:
+    """Names of Secrets with a certificate, and of ConfigMaps with whom to trust."""
     template = part(part(stateful_set, "spec"), "template")
-    volumes = items(part(template, "spec"), "volumes")
-    return {str(part(each, "secret").get("secretName")) for each in volumes}
+    volumes = {str(each.get("name")): each for each in items(part(template, "spec"), "volumes")}
+    secret = part(volumes.get(VOLUME, {}), "secret").get("secretName")
+    return {str(secret), str(part(volumes.get(TRUST_VOLUME, {}), "configMap").get("name"))}
 
 
 def _times(certificate: Certificate) -> dict[str, str]:

@@ -534,6 +534,31 @@ async def test_a_plain_set_stays_plain_until_there_is_a_certificate() -> None:
         assert "orders-certificate" in [each.get("secret", {}).get("secretName") for each in volumes]
 
 
+async def test_from_cert_manager_to_an_authority_pods_stay_until_the_name_of_the_secret_is_free() -> None:
+    """Both have the Secret under one name, and cert-manager leaves its own behind."""
+    async with cluster(**ISSUED) as found:
+        await found.reconcile()
+        _issue(found, "True", "Ready", "up to date")
+        secret = {"apiVersion": "v1", "kind": "Secret", "data": {}}
+        secret["metadata"] = {"name": "orders-certificate", "namespace": NAMESPACE}
+        found.kube.put(secret)
+        await found.reconcile()
+        before = found.kube.get("statefulsets", "orders-0", NAMESPACE)
+        assert before is not None
+        found.kube.change("brokersets", "orders", NAMESPACE, _wants_authority)
+
+        await found.reconcile()
+        refused = condition(found.live(), "TlsRefused")
+        assert refused is not None
+        assert refused["reason"] == "ForeignSecret"
+        assert found.kube.get("statefulsets", "orders-0", NAMESPACE) == before
+
+        found.kube.remove("secrets", "orders-certificate", NAMESPACE)
+        await found.reconcile()
+        assert condition(found.live(), "TlsRefused") is None
+        assert found.signer in found.trusted
+
+
 async def test_an_authority_is_not_exchanged_while_pods_trust_it_alone() -> None:
     """Pods with the old and the new one would refuse each other; `permissive` is the way."""
     async with cluster() as found:
