@@ -17,6 +17,7 @@ from generate.statuses import (
     Status,
     SubjectStatus,
     TopicStatus,
+    UserStatus,
 )
 from pydantic import BaseModel
 
@@ -30,6 +31,7 @@ from brokerset_spec.store_job_parts import JOB_NAME_LENGTH_MAX
 from brokerset_spec.store_migration_manifest import StoreMigration
 from brokerset_spec.subject_manifest import Subject
 from brokerset_spec.topic_manifest import Topic
+from brokerset_spec.user_manifest import CREDENTIALS_SUFFIX, User
 
 HEAD: Final = "# Made by `make generate` from brokerset_spec and generate/: change those, not this file.\n"
 ONLY_PAGES: Final = ("x-page", "x-more", "x-required")
@@ -144,6 +146,22 @@ KINDS: Final = (
                 "What happens to its messages when the object is deleted.",
                 priority=1,
             ),
+            _reason(),
+        ),
+    ),
+    Kind(
+        model=User,
+        status=UserStatus,
+        short_name="buser",
+        name_length_max=OBJECT_NAME_LENGTH_MAX - len(CREDENTIALS_SUFFIX),
+        columns=(
+            Column("Ready", f"{READY}.status", "Whether all groups have the user as the manifest says."),
+            Column("User", ".status.username", "Name of the user, the access key of clients."),
+            Column("Set", ".spec.brokerSetRef.name", "The set whose brokers know it."),
+            Column("Type", ".spec.type", "Whether policies count, or it may do everything."),
+            Column("Secret", ".status.secretName", "The Secret with its password."),
+            AGE,
+            Column("Enabled", ".spec.enabled", "Whether its requests are let in.", "boolean", 1),
             _reason(),
         ),
     ),

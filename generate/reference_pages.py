@@ -29,6 +29,9 @@ SHAPES: Final = {
     problems.SERVICE_URL_SHAPE: "as `https://host:8181`",
     problems.TABLE_NAME_SHAPE: "as `lake.messages`",
     problems.PLAIN_SHAPE: "name",
+    problems.USER_NAME_SHAPE: "1 to 128 letters, digits, `.`, `_`, `@`, `%`, `|`, `-`",
+    problems.RESOURCE_SHAPE: "as `Topic:orders`, `Topic:order-*`, `Group:*`, `*`",
+    problems.ENTRY_SHAPE: "letters, digits, `-`, `_`, `.`",
     external_access.HOST_SHAPE: "DNS name, IP",
     CPU_OR_MEMORY_SHAPE: "amount, as `500m`, `2` or `4Gi`",
 }

@@ -121,6 +121,22 @@ class TopicStatus(Status):
     """The broker groups that have the topic."""
 
 
+class UserStatus(Status):
+    """What is; written by the operator. No password is in it."""
+
+    username: Annotated[str, longest(128)] | None = None
+    """Name of the user, the access key of clients."""
+
+    secret_name: Annotated[str, longest(253)] | None = None
+    """Secret with the password."""
+
+    conditions: Annotated[tuple[Condition, ...], items(32, "type")] = ()
+    """What to know about the user. Ready is the one to wait for."""
+
+    groups: Annotated[tuple[Annotated[str, longest(127)], ...], items(512)] = ()
+    """Names of the broker groups that have the user as wanted."""
+
+
 class SubjectConsumers(Open):
     """One group."""
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import orjson
 
+from brokerset_acl.signatures import Sign
 from brokerset_client.errors import BrokerUnreachable, ClientError, RequestRefused
 from brokerset_client.instance import name_server_list, readable
 from brokerset_client.server_requests import ASK_SECONDS, ServerRequests
@@ -78,8 +79,9 @@ class ControllerAdmin(ServerRequests):
         *,
         timeout: float = ASK_SECONDS,
         tls: ClientTls | None = None,
+        sign: Sign | None = None,
     ) -> None:
-        super().__init__(timeout=timeout, tls=tls)
+        super().__init__(timeout=timeout, tls=tls, sign=sign)
         self.addresses = name_server_list(controllers)
         self._leader: str | None = None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Self
 
+from brokerset_acl.signatures import Sign
 from brokerset_client.errors import AnswerTimeout, BrokerUnreachable, RequestRefused
 from brokerset_protocol import headers
 from brokerset_protocol.codes import RequestCode, ResponseCode
@@ -20,13 +21,16 @@ ASK_SECONDS = 5.0
 class ServerRequests:
     """Requests over connections that are kept; use it with `async with`."""
 
-    def __init__(self, *, timeout: float = ASK_SECONDS, tls: ClientTls | None = None) -> None:
+    def __init__(
+        self, *, timeout: float = ASK_SECONDS, tls: ClientTls | None = None, sign: Sign | None = None
+    ) -> None:
         """`timeout` in seconds is that of a request for which no other is said.
 
-        Without `tls` the file that `BROKERSET_TLS_CONFIG_FILE` names says whether connections use TLS.
+        Without `tls` the file that `BROKERSET_TLS_CONFIG_FILE` names says whether connections use TLS, and
+        without `sign` the environment whether requests are signed.
         """
         self._timeout = timeout
-        self._pool = ConnectionPool(tls=tls if tls is not None else tls_of_environment())
+        self._pool = ConnectionPool(tls=tls if tls is not None else tls_of_environment(), sign=sign)
 
     async def __aenter__(self) -> Self:
         return self

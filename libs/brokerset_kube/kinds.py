@@ -59,20 +59,21 @@ STORAGE_CLASS: Final = Kind("storage.k8s.io/v1", "StorageClass", "storageclasses
 BROKER_SET: Final = Kind("brokerset.io/v1alpha1", "BrokerSet", "brokersets")
 TOPIC: Final = Kind("brokerset.io/v1alpha1", "Topic", "topics")
 SUBJECT: Final = Kind("brokerset.io/v1alpha1", "Subject", "subjects")
+USER: Final = Kind("brokerset.io/v1alpha1", "User", "users")
 STORE_AUDIT: Final = Kind("brokerset.io/v1alpha1", "StoreAudit", "storeaudits")
 STORE_MIGRATION: Final = Kind("brokerset.io/v1alpha1", "StoreMigration", "storemigrations")
 STORE_EXPORT: Final = Kind("brokerset.io/v1alpha1", "StoreExport", "storeexports")
 POD_MONITOR: Final = Kind("monitoring.coreos.com/v1", "PodMonitor", "podmonitors")
 PROMETHEUS_RULE: Final = Kind("monitoring.coreos.com/v1", "PrometheusRule", "prometheusrules")
 
-OWN: Final = (BROKER_SET, TOPIC, SUBJECT, STORE_AUDIT, STORE_MIGRATION, STORE_EXPORT)
+OWN: Final = (BROKER_SET, TOPIC, SUBJECT, USER, STORE_AUDIT, STORE_MIGRATION, STORE_EXPORT)
 """Kinds of the product, which people write."""
 
 OPTIONAL: Final = (POD_MONITOR, PROMETHEUS_RULE)
 """Kinds that a cluster may lack; they are not asked for then."""
 
 WHERE_ALLOWED: Final = (SECRET, CERTIFICATE)
-"""Kinds that the operator has rights on only where its chart says so; read by name, and not watched."""
+"""Kinds that the operator has rights on only where its chart says so."""
 
 ALL: Final = tuple(kind for kind in globals().values() if isinstance(kind, Kind))
 """Every kind above."""

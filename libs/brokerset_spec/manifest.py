@@ -35,6 +35,8 @@ from brokerset_spec.manifest_reader import ManifestReader, put_name
 from brokerset_spec.pod_template import check_pod_template, resource_problems
 from brokerset_spec.problems import BROKER_NAME_SHAPE, ManifestError, Problem
 from brokerset_spec.set_parts import (
+    ACL_OF_DLEDGER,
+    ACL_SHARED,
     AUTHORITY_TOO_SHORT,
     CONTROLLERS_MAX,
     DLEDGER,
@@ -392,6 +394,9 @@ def check_local_manifest(manifest: BrokerSet) -> list[Problem]:
     for source in manifest.spec.tls.sources:
         advice = "leave it out, and start the set with brokerset up --tls"
         found.append(Problem(f"spec.tls.{source}", NOT_LOCAL[source], advice))
+    if manifest.spec.acl.secret_name is not None:
+        advice = "leave it out, and turn users on by the environment, see docs/security.md"
+        found.append(Problem("spec.acl.secretName", "names a Secret, which only Kubernetes has", advice))
     return found
 
 
@@ -402,6 +407,7 @@ def _everywhere(manifest: BrokerSet) -> list[Problem]:
         *_config_problems(manifest),
         *check_pod_template(manifest.spec.pod_template),
         *_tls_problems(manifest),
+        *_acl_problems(manifest),
         *_external_problems(manifest),
         *check_dledger(
             manifest.spec.replication, manifest.spec.replicas, manifest.spec.controllers, manifest.spec.config
@@ -465,6 +471,19 @@ def _tls_problems(manifest: BrokerSet) -> Iterable[Problem]:
         yield Problem("spec.tls.mode", *ENFORCING_SHARED)
 
 
+def _acl_problems(manifest: BrokerSet) -> Iterable[Problem]:
+    spec = manifest.spec
+    if spec.acl.secret_name is None:
+        return
+    if spec.controllers.ref is not None:
+        yield Problem("spec.acl.secretName", *ACL_SHARED)
+    if manifest.is_dledger:
+        yield Problem("spec.acl.secretName", *ACL_OF_DLEDGER)
+    for name in ("authenticationEnabled", "authorizationEnabled", "refuseSignedRequests"):
+        if name in spec.config:
+            yield Problem(f"spec.config.{name}", "is up to spec.acl", "leave it out, and set acl.mode")
+
+
 def _external_problems(manifest: BrokerSet) -> list[Problem]:
     return check_external(
         manifest.spec.external,
@@ -524,12 +543,6 @@ def _not_served(manifest: BrokerSet) -> Iterable[Problem]:
     """Name the fields that ask for something that does not exist yet, so that nobody relies on it."""
     spec = manifest.spec
     asked = (
-        (
-            spec.acl.secret_name is not None,
-            "acl.secretName",
-            "access control is not served yet",
-            "leave it out, and let nobody else reach the ports",
-        ),
         (
             not spec.monitoring.dashboards,
             "monitoring.dashboards",

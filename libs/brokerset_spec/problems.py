@@ -58,7 +58,26 @@ TABLE_NAME_SHAPE: Final = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)+$"
 PLAIN_SHAPE: Final = r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]*$"
 """A name in somebody else's system."""
 
+USER_NAME_SHAPE: Final = r"^[A-Za-z0-9][A-Za-z0-9._@%|-]{0,127}$"
+"""Name of a RocketMQ user, as far as it needs no quotes anywhere."""
+
+RESOURCE_SHAPE: Final = r"^([*]|(Topic|Group|Cluster):([*]|[%|a-zA-Z0-9_-]{1,255}[*]?))$"
+"""What a policy is about, as RocketMQ's ACL 2.0 writes it."""
+
+ENTRY_SHAPE: Final = r"^[-._a-zA-Z0-9]+$"
+"""Name of an entry of a Secret."""
+
 _SHAPE_TEXTS: Final = {
+    USER_NAME_SHAPE: (
+        "is not a user's name",
+        "use 1 to 128 letters, digits and . _ @ % | -, starting with a letter or digit",
+    ),
+    RESOURCE_SHAPE: (
+        "is not a resource",
+        "write *, or Topic, Group or Cluster with a name, a prefix or all, as Topic:orders, Topic:order-*, "
+        "Group:*",
+    ),
+    ENTRY_SHAPE: ("is not the name of an entry", "use letters, digits, -, _ and ."),
     SERVICE_URL_SHAPE: (
         "is not the address of a service",
         "write it like https://host:8181/path, without user and password; credentials come from a Secret",

@@ -223,24 +223,19 @@ AUTHORITY_TOO_SHORT: Final = (
     "is too short for certificateDays: an authority lasts at least three times as long",
     "use a greater number",
 )
+ACL_SHARED: Final = (
+    "is not possible with controllers of another set",
+    "leave it out, or leave controllers.ref out: this set then runs its own",
+)
+ACL_OF_DLEDGER: Final = (
+    "is not served with replication.mode: dledger yet",
+    "leave it out, and let nobody else reach the ports",
+)
 ENFORCING_SHARED: Final = (
     "enforcing is not possible with controllers of another set",
     "use permissive, or leave controllers.ref out: this set then runs its own",
 )
 """What is wrong with a section, and what to do about it; for the API server, and for us."""
-
-
-def _no_secret(what: str) -> ConfigDict:
-    advice = "leave it out, and let nobody else reach the ports"
-    rules = ruled(rule("!has(self.secretName)", f"{what} not served yet; {advice}", "secretName"))
-    return ConfigDict(json_schema_extra=rules)
-
-
-class SecretRef(Part):
-    """A Kubernetes secret."""
-
-    secret_name: Annotated[ClassName, Field(json_schema_extra=page(values="none"))] | None = None
-    """Name of the secret; none switches the feature off."""
 
 
 class IssuerRef(Part):
@@ -358,10 +353,25 @@ class Tls(Part):
         return tuple(name for name, value in given.items() if value is not None)
 
 
-class Acl(SecretRef):
-    """Access control; not served yet."""
+class Acl(Part):
+    """Who may do what: brokers check users and policies, name servers and controllers who administers."""
 
-    model_config = _no_secret("access control is")
+    mode: Literal["permissive", "enforcing"] = "enforcing"
+    """`permissive`: pods have users and sign what they ask each other, and nobody is checked. `enforcing`:
+    each request at brokers, name servers and controllers is.
+
+    A set that runs gets there and back in steps, which replace its pods one at a time: brokers sign first,
+    then name servers and controllers check, then brokers do.
+    """
+
+    secret_name: Annotated[ObjectName, Field(json_schema_extra=page(values="none"))] | None = None
+    """Secret in the same namespace with the administrator of the set, and as whom its pods sign; none means
+    that nobody is checked.
+
+    Its entries are `initAuthenticationUser` and `innerClientAuthenticationCredentials`, with the texts that
+    brokers' settings of these names have. It must be immutable, and the operator must be allowed to read it.
+    Another name needs `permissive` first.
+    """
 
 
 class Monitoring(Part):

@@ -40,6 +40,7 @@ from brokerset_operator.settings import OperatorSettings
 from brokerset_operator.store_jobs import labels as job_labels
 from brokerset_operator.subjects import SUBJECT, SubjectReconciler
 from brokerset_operator.topics import TOPIC, TopicReconciler
+from brokerset_operator.users import USER, UserReconciler
 from brokerset_runtime.clock import Clock, SystemClock
 from brokerset_runtime.http import HttpEndpoint
 from brokerset_runtime.listening import listen_host
@@ -166,6 +167,9 @@ class OperatorProcess:
         self._subjects = SubjectReconciler(
             means, self.enqueuer.claims, resync, self.measurements.status, randomness=self._random
         )
+        self._users = UserReconciler(
+            means, self.enqueuer.claims, resync, self.measurements.status, randomness=self._random
+        )
         self._audits = AuditReconciler(
             means,
             self.enqueuer.audits,
@@ -195,6 +199,7 @@ class OperatorProcess:
         self._reconcilers: dict[str, Reconcile] = {
             TOPIC: self._topics.reconcile,
             SUBJECT: self._subjects.reconcile,
+            USER: self._users.reconcile,
             AUDIT: self._audits.reconcile,
             MIGRATION: self._migrations.reconcile,
             EXPORT: self._exports.reconcile,
@@ -254,7 +259,8 @@ class OperatorProcess:
         self.measurements.leads.set(1)
         try:
             await self.own_kinds.begin()
-            watches = [watch for kind in (*CHILDREN, kinds.JOB) for watch in self._watches(kind)]
+            watched = [*CHILDREN, kinds.JOB, *([kinds.SECRET] if self._settings.watch_secrets else [])]
+            watches = [watch for kind in watched for watch in self._watches(kind)]
             self.health.watches = watches
             self.health.starting = False
             async with asyncio.TaskGroup() as group:
@@ -276,14 +282,17 @@ class OperatorProcess:
             self.health.watches = ()
 
     def _watches(self, kind: Kind) -> list[Watch]:
-        job = kind == kinds.JOB
+        on_object, labels = {
+            kinds.JOB: (self.enqueuer.job_event, job_labels.STORE_JOB),
+            kinds.SECRET: (self.enqueuer.secret_event, None),
+        }.get(kind, (self.enqueuer.child_event(kind), names.SET_LABEL))
         return [
             Watch(
                 self.client,
                 kind,
-                self.enqueuer.job_event if job else self.enqueuer.child_event(kind),
+                on_object,
                 namespace=namespace,
-                labels=job_labels.STORE_JOB if job else names.SET_LABEL,
+                labels=labels,
                 on_listed=self.enqueuer.listed,
                 randomness=self._random,
             )

@@ -346,7 +346,7 @@ async def point_master_service(
 async def _set_permission(action: actions.SetPermission, seen: Seen) -> None:
     group = _group(action, seen.observed)
     living = [replica for replica in group.replicas if replica.standing == "alive" and replica.address]
-    async with Brokers(seen.view.tls) as brokers:
+    async with Brokers(seen.view.connecting) as brokers:
         for replica in living:
             await brokers.set_permission(replica.address, action.permission)
     log.info("permission set", group=action.group, permission=action.permission, reason=action.why)
@@ -354,7 +354,7 @@ async def _set_permission(action: actions.SetPermission, seen: Seen) -> None:
 
 async def _tell_settings(action: actions.TellSettings, seen: Seen) -> None:
     observed = seen.observed
-    async with Brokers(seen.view.tls) as brokers:
+    async with Brokers(seen.view.connecting) as brokers:
         said = await brokers.settings(action.address)
         if (said.get(BROKER_NAME), said.get(OWNER_UID)) != (action.group, action.owner_uid):
             raise ActionFailed(action, "Overtaken", f"{action.address} is not {action.pod}'s any more")
@@ -412,12 +412,17 @@ def _controllers(action: Action, seen: Seen) -> ControllerAdmin:
     """For `async with`: requests to the controllers that answered in this reconcile."""
     if not seen.controllers:
         raise ActionFailed(action, "ControllersSilent", "no controller answers")
-    return ControllerAdmin(list(seen.controllers), timeout=QUERY_SECONDS, tls=seen.view.tls)
+    connecting = seen.view.connecting
+    return ControllerAdmin(
+        list(seen.controllers), timeout=QUERY_SECONDS, tls=connecting.tls, sign=connecting.sign
+    )
 
 
 def _who_tells_groups(action: Action, seen: Seen) -> ControllerAdmin | LedgerAdmin:
     """For `async with`: who knows which master a group has, the controllers or the members of its DLedger."""
-    return _controllers(action, seen) if seen.members is None else LedgerAdmin(seen.members, seen.view.tls)
+    if seen.members is None:
+        return _controllers(action, seen)
+    return LedgerAdmin(seen.members, seen.view.connecting)
 
 
 async def _same_epoch(admin: ControllerAdmin | LedgerAdmin, action: Action, group: str, epoch: int) -> None:

@@ -25,8 +25,8 @@ from brokerset_operator.owners import NotOurs
 from brokerset_operator.plan.conditions import Verdict, condition, find, verdict_of
 from brokerset_operator.plan.objects import items, part, seconds
 from brokerset_operator.reconcile_queue import GONE, Key, RetryAfter
+from brokerset_operator.set_access import connecting_to
 from brokerset_operator.set_reconciler import SET
-from brokerset_operator.set_trust import trust_in
 from brokerset_operator.store_jobs import labels, reasons
 from brokerset_operator.store_jobs.audit_plan import AuditPlan, combined, plan_audit
 from brokerset_operator.store_jobs.observed import AuditedSet, ObservedAudit, Replica
@@ -211,8 +211,8 @@ class AuditReconciler:
         if serving != name:
             chosen = names.selector(serving, "controller")
             asked = await self._pods(namespace, ",".join(f"{key}={value}" for key, value in chosen.items()))
-        tls = (await trust_in(self.means.client, broker_set)).towards(asked)
-        return pods, await query_controllers(controller_addresses(asked), tls)
+        connecting = await connecting_to(broker_set, asked, self.means)
+        return pods, await query_controllers(controller_addresses(asked), connecting)
 
     async def _pods(self, namespace: str, selector: str) -> dict[str, Object]:
         listing = await self.means.client.list(kinds.POD, namespace, labels=selector)

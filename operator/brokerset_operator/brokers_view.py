@@ -14,6 +14,7 @@ from brokerset_formats import fastjson
 from brokerset_formats import names as names_of_topics
 from brokerset_formats.config import TopicConfig
 from brokerset_formats.errors import FormatError
+from brokerset_operator.connecting import AS_ENVIRONMENT, Connecting
 from brokerset_operator.controllers_view import QUERY_SECONDS, pod_address
 from brokerset_operator.model import names
 from brokerset_operator.model.observed import Drain
@@ -29,7 +30,7 @@ from brokerset_protocol.commands import Command
 from brokerset_protocol.errors import Rejected
 from brokerset_protocol.headers.controller import BrokerIdentityAnswer
 from brokerset_runtime.remoting import ConnectionClosed, ConnectionPool, RequestTimeout
-from brokerset_runtime.tls import ClientTls, tls_of_environment
+from brokerset_runtime.tls import tls_of_environment
 
 T = TypeVar("T")
 
@@ -72,7 +73,7 @@ class Trouble:
 
 
 async def observe_troubles(
-    pods: Mapping[str, Mapping[str, Any]], tls: ClientTls | None = None
+    pods: Mapping[str, Mapping[str, Any]], connecting: Connecting = AS_ENVIRONMENT
 ) -> dict[str, Trouble]:
     """By pod: why its broker is of no use. Only brokers that run and are not ready are asked."""
     asked = {
@@ -81,8 +82,8 @@ async def observe_troubles(
     if not asked:
         return {}
     addresses = asked.values()
-    admins = ControllerAdmin(list(addresses), timeout=QUERY_SECONDS, tls=tls)
-    async with admins as admin, Brokers(tls) as brokers:
+    admins = ControllerAdmin(list(addresses), timeout=QUERY_SECONDS, tls=connecting.tls, sign=connecting.sign)
+    async with admins as admin, Brokers(connecting) as brokers:
         identities, tables = await asyncio.gather(
             asyncio.gather(*(_identity(admin, address) for address in addresses)),
             asyncio.gather(*(_measurements(brokers, address) for address in addresses)),
@@ -148,14 +149,16 @@ def broker_addresses(pods: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     return {name: address for name, pod in sorted(pods.items()) if (address := _broker(pod)) is not None}
 
 
-async def settings_at(asked: Mapping[str, str], tls: ClientTls | None = None) -> dict[str, dict[str, str]]:
+async def settings_at(
+    asked: Mapping[str, str], connecting: Connecting = AS_ENVIRONMENT
+) -> dict[str, dict[str, str]]:
     """By pod: the settings that its broker runs with, as far as `Observed.settings` has them.
 
     `asked` is what `broker_addresses` returned. Brokers that do not answer are not in the result.
     """
     if not asked:
         return {}
-    async with Brokers(tls) as brokers:
+    async with Brokers(connecting) as brokers:
         found = await asyncio.gather(*(_settings(brokers, address) for address in asked.values()))
     return {name: settings for name, settings in zip(asked, found, strict=True) if settings is not None}
 
@@ -177,13 +180,13 @@ def master_address(state: GroupState) -> str | None:
     return None
 
 
-async def observe_drain(state: GroupState, tls: ClientTls | None = None) -> Drain | None:
+async def observe_drain(state: GroupState, connecting: Connecting = AS_ENVIRONMENT) -> Drain | None:
     """What is left to be read in a group; None when its master does not tell all of it."""
     address = master_address(state)
     if address is None:
         return None
     try:
-        async with asyncio.timeout(DRAIN_SECONDS), Brokers(tls) as brokers:
+        async with asyncio.timeout(DRAIN_SECONDS), Brokers(connecting) as brokers:
             permission = await brokers.permission(address)
             return Drain(unread=await brokers.unread(address), permission=permission)
     except (BrokerSilent, TimeoutError):
@@ -193,9 +196,11 @@ async def observe_drain(state: GroupState, tls: ClientTls | None = None) -> Drai
 class Brokers:
     """Requests to brokers at their own addresses, without a name server; use it with `async with`."""
 
-    def __init__(self, tls: ClientTls | None = None) -> None:
-        """`tls` is that of their set (`SetTrust.towards`), else the operator's environment says it."""
-        self._pool = ConnectionPool(tls=tls if tls is not None else tls_of_environment())
+    def __init__(self, connecting: Connecting = AS_ENVIRONMENT) -> None:
+        tls = connecting.tls
+        self._pool = ConnectionPool(
+            tls=tls if tls is not None else tls_of_environment(), sign=connecting.sign
+        )
 
     async def __aenter__(self) -> Brokers:
         return self

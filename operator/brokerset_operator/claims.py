@@ -1,16 +1,20 @@
-"""Which objects stand for which topic of which set: Topics, and Subjects, which are topics as well."""
+"""Which objects stand for which topic or user of which set; Subjects are topics as well."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from brokerset_kube import kinds
 from brokerset_operator.reconcile_queue import Key
 
-NAME_FIELDS: Final[Mapping[str, str]] = {kinds.TOPIC.kind: "topicName", kinds.SUBJECT.kind: "subject"}
-"""Kinds that stand for a topic, with the field that names it; by default the object's name does."""
+NAME_FIELDS: Final[Mapping[str, str]] = {
+    kinds.TOPIC.kind: "topicName",
+    kinds.SUBJECT.kind: "subject",
+    kinds.USER.kind: "username",
+}
+"""Kinds that stand for a topic or a user, with the field that names it; by default the object's name does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +22,10 @@ class Claim:
     """What an object stands for."""
 
     broker_set: str
-    topic: str
+    is_user: bool
+    """Whether it is a user, and else a topic."""
+
+    name: str
     created: str
     """When the object was made, as the API writes it."""
 
@@ -30,11 +37,12 @@ class ClaimIndex:
     _claims: dict[Key, Claim] = field(default_factory=dict)
 
     def saw(self, kind: str, live: Mapping[str, Any]) -> None:
-        """A Topic or Subject as it is now."""
+        """A Topic, Subject or User as it is now."""
         metadata, spec = live["metadata"], live.get("spec") or {}
         key = Key(kind, str(metadata.get("namespace") or ""), metadata["name"])
         self._claims[key] = Claim(
             str((spec.get("brokerSetRef") or {}).get("name") or ""),
+            kind == kinds.USER.kind,
             str(spec.get(NAME_FIELDS[kind]) or metadata["name"]),
             str(metadata.get("creationTimestamp") or ""),
         )
@@ -52,7 +60,7 @@ class ClaimIndex:
         )
 
     def others(self, key: Key) -> tuple[Key, ...]:
-        """Other objects for the same topic of the same set, the oldest first."""
+        """Other objects for the same topic or user of the same set, the oldest first."""
         own = self._claims.get(key)
         if own is None:
             return ()
@@ -61,12 +69,12 @@ class ClaimIndex:
             for other, claim in self._claims.items()
             if other != key
             and other.namespace == key.namespace
-            and (claim.broker_set, claim.topic) == (own.broker_set, own.topic)
+            and replace(claim, created=own.created) == own
         ]
         return tuple(other for _, other in sorted(same))
 
     def older(self, key: Key) -> Key | None:
-        """The object that was there first for the same topic; None when that is this one."""
+        """The object that was there first for the same topic or user; None when that is this one."""
         own = self._claims.get(key)
         first = next(iter(self.others(key)), None)
         if own is None or first is None:

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from brokerset_client.controller_admin import ControllerAdmin
 from brokerset_client.errors import ClientError
+from brokerset_operator.connecting import AS_ENVIRONMENT, Connecting
 from brokerset_operator.model import names
 from brokerset_operator.model.observed import Controllers
 from brokerset_protocol.bodies.controllers import ControllerStatus, GroupState
-from brokerset_runtime.tls import ClientTls
 
 QUERY_SECONDS: Final = 2.0
 """Time-out of a request to a controller or a broker; all are asked at the same time."""
@@ -35,8 +35,8 @@ class ControllersView:
     addresses: tuple[str, ...] = ()
     """Of all that answered, the leader first; for requests to them."""
 
-    tls: ClientTls | None = None
-    """How all of them are connected to, see `SetTrust.towards`."""
+    connecting: Connecting = AS_ENVIRONMENT
+    """How all of them are connected to."""
 
     by_members: bool = False
     """Whether the members of DLedger groups told of themselves, as they have no controllers."""
@@ -97,11 +97,15 @@ def pod_address(pod: Mapping[str, Any]) -> str | None:
     return f"[{address}]" if ":" in str(address) else str(address)
 
 
-async def query_controllers(addresses: Mapping[int, str], tls: ClientTls | None = None) -> ControllersView:
+async def query_controllers(
+    addresses: Mapping[int, str], connecting: Connecting = AS_ENVIRONMENT
+) -> ControllersView:
     """Ask every controller about itself, and the leader about members and groups; some may stay silent."""
     if not addresses:
-        return ControllersView(tls=tls)
-    async with ControllerAdmin(list(addresses.values()), timeout=QUERY_SECONDS, tls=tls) as admin:
+        return ControllersView(connecting=connecting)
+    async with ControllerAdmin(
+        list(addresses.values()), timeout=QUERY_SECONDS, tls=connecting.tls, sign=connecting.sign
+    ) as admin:
         observed = await asyncio.gather(*(_status(admin, address) for address in addresses.values()))
     answers = {
         number: status
@@ -114,13 +118,13 @@ async def query_controllers(addresses: Mapping[int, str], tls: ClientTls | None 
     states: tuple[GroupState, ...] | None = None
     if leader is not None:
         # Only who leads by the word of a majority answers this.
-        states = await _groups(addresses[leader], tls)
+        states = await _groups(addresses[leader], connecting)
     order = sorted(answers, key=lambda number: (number != leader, number))
     return ControllersView(
         controllers=view_of(answers, leader if states is not None else None),
         groups={state.broker_name: state for state in sorted(states or (), key=lambda one: one.broker_name)},
         addresses=tuple(addresses[number] for number in order),
-        tls=tls,
+        connecting=connecting,
     )
 
 
@@ -156,8 +160,8 @@ async def _status(admin: ControllerAdmin, address: str) -> ControllerStatus | No
         return None
 
 
-async def _groups(leader: str, tls: ClientTls | None) -> tuple[GroupState, ...] | None:
-    admin = ControllerAdmin([leader], timeout=QUERY_SECONDS, tls=tls)
+async def _groups(leader: str, connecting: Connecting) -> tuple[GroupState, ...] | None:
+    admin = ControllerAdmin([leader], timeout=QUERY_SECONDS, tls=connecting.tls, sign=connecting.sign)
     try:
         async with asyncio.timeout(QUERY_SECONDS), admin:
             return await admin.groups()

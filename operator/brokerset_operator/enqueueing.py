@@ -1,4 +1,4 @@
-"""Events of objects enqueue what is to be reconciled: sets, Topics, Subjects and jobs."""
+"""Events of objects enqueue what is to be reconciled: sets, Topics, Subjects, Users and jobs."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from brokerset_operator.claims import NAME_FIELDS, ClaimIndex
 from brokerset_operator.model import names
 from brokerset_operator.quiescence import QuiescentSets
 from brokerset_operator.reconcile_queue import Key, ReconcileQueue
+from brokerset_operator.secret_index import SecretIndex
 from brokerset_operator.set_reconciler import SET, SharedControllers, interest
 from brokerset_operator.store_jobs import labels as job_labels
 
@@ -33,6 +34,7 @@ class Enqueuer:
     claims: ClaimIndex = field(default_factory=ClaimIndex)
     audits: AuditIndex = field(default_factory=AuditIndex)
     shared: SharedControllers = field(default_factory=SharedControllers)
+    secrets: SecretIndex = field(default_factory=SecretIndex)
     _interests: dict[Key, str] = field(default_factory=dict)
 
     def set_or_topic_event(self, kind: str, event: str, live: Mapping[str, Any]) -> None:
@@ -42,6 +44,7 @@ class Enqueuer:
         if event == DELETED:
             self._interests.pop(key, None)
             self.shared.forget(key)
+            self.secrets.forget(key)
             self.enqueue(key, fresh=True)
             waiting = self.claims.others(key)
             self.claims.forget(key)
@@ -107,6 +110,12 @@ class Enqueuer:
             if owner and word == known:
                 self.enqueue(Key(kind, namespace, owner))
 
+    def secret_event(self, _event: str, secret: Mapping[str, Any]) -> None:
+        """A Secret has changed, of which the metadata alone is watched; most are nobody's here."""
+        self.counted(kinds.SECRET.kind)
+        for key in self.secrets.readers(*key_of(secret)):
+            self.enqueue(key)
+
     def listed(self, again: bool) -> None:
         """A watch has listed everything; what was deleted since the list before is told by nobody."""
         if again:
@@ -126,6 +135,7 @@ class Enqueuer:
             self.claims.forget(key)
         elif key.kind == SET:
             self.shared.forget(key)
+        self.secrets.forget(key)
 
     def enqueue(self, key: Key, *, fresh: bool = False) -> None:
         """Let an object be observed completely."""
@@ -133,6 +143,7 @@ class Enqueuer:
         self.queue.enqueue(key, fresh=fresh)
 
     def _remember(self, key: Key, live: Mapping[str, Any]) -> None:
+        self.secrets.saw(key, live)
         if key.kind in NAME_FIELDS:
             self.claims.saw(key.kind, live)
         elif key.kind == AUDIT:

@@ -113,4 +113,7 @@ def exported_set(broker_set: Object) -> ExportedSet:
         )
         problem = reasons.SET_UNSUPPORTED, text
         return ExportedSet(name=name, name_servers=name_servers, problem=problem)
+    if manifest.spec.acl.secret_name is not None and manifest.spec.acl.mode == ENFORCING:
+        text = f"the BrokerSet {name} checks who signs, and exports do not: give it acl.mode: permissive"
+        return ExportedSet(name=name, name_servers=name_servers, problem=(reasons.SET_UNSUPPORTED, text))
     return ExportedSet(name=name, name_servers=name_servers, placement=placement)

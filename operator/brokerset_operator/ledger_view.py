@@ -17,6 +17,7 @@ from brokerset_client.instance import readable
 from brokerset_client.ledger_groups import LedgerGroup, ledger_groups
 from brokerset_client.server_requests import ServerRequests
 from brokerset_operator.brokers_view import broker_addresses, master_address
+from brokerset_operator.connecting import AS_ENVIRONMENT, Connecting
 from brokerset_operator.controllers_view import QUERY_SECONDS, ControllersView, pod_address
 from brokerset_operator.model import names
 from brokerset_operator.plan.objects import items, part, seconds
@@ -24,7 +25,6 @@ from brokerset_protocol.bodies.controllers import GroupState
 from brokerset_protocol.bodies.queues import KVTable
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.headers.controller import SwitchOverResponse
-from brokerset_runtime.tls import ClientTls
 from brokerset_spec.dledger_members import IN_SYNC_BYTES, member_id
 from brokerset_spec.set_parts import DLEDGER
 
@@ -130,8 +130,8 @@ def _in_sync(group: LedgerGroup) -> tuple[int, ...]:
 class LedgerAdmin(ServerRequests):
     """What `ControllerAdmin` is for groups with controllers, as far as a DLedger has it; use `async with`."""
 
-    def __init__(self, members: Sequence[Member], tls: ClientTls | None = None) -> None:
-        super().__init__(timeout=QUERY_SECONDS, tls=tls)
+    def __init__(self, members: Sequence[Member], connecting: Connecting = AS_ENVIRONMENT) -> None:
+        super().__init__(timeout=QUERY_SECONDS, tls=connecting.tls, sign=connecting.sign)
         self._members = members
 
     async def groups(self, chosen: Collection[str] = ()) -> tuple[GroupState, ...]:
@@ -166,22 +166,24 @@ class LedgerAdmin(ServerRequests):
             return {}
 
 
-async def query_groups(members: Sequence[Member], tls: ClientTls | None = None) -> dict[str, GroupState]:
+async def query_groups(
+    members: Sequence[Member], connecting: Connecting = AS_ENVIRONMENT
+) -> dict[str, GroupState]:
     """Ask all members; groups by broker name, without those of which nobody answers."""
     if not members:
         return {}
-    async with LedgerAdmin(members, tls) as admin:
+    async with LedgerAdmin(members, connecting) as admin:
         return {state.broker_name: state for state in await admin.groups()}
 
 
 async def query_members(
-    live: Mapping[str, Any], pods: Mapping[str, Mapping[str, Any]], tls: ClientTls | None = None
+    live: Mapping[str, Any], pods: Mapping[str, Mapping[str, Any]], connecting: Connecting = AS_ENVIRONMENT
 ) -> ControllersView:
     """What the members of a BrokerSet's groups say, as if controllers did; `addresses` are name servers'."""
     return ControllersView(
-        groups=await query_groups(members_of(live, pods), tls),
+        groups=await query_groups(members_of(live, pods), connecting),
         addresses=_name_servers(pods),
-        tls=tls,
+        connecting=connecting,
         by_members=True,
     )
 

@@ -15,6 +15,7 @@ from brokerset_kube.errors import Forbidden, KubeError, NotFound
 from brokerset_kube.kinds import Kind
 from brokerset_operator.brokers_view import broker_addresses, observe_drain, observe_troubles, settings_at
 from brokerset_operator.certificates_view import observe_certificates
+from brokerset_operator.connecting import Connecting
 from brokerset_operator.controllers_view import (
     ControllersView,
     controller_addresses,
@@ -28,10 +29,10 @@ from brokerset_operator.model.observed import Drain, Meta, Observed, Operator
 from brokerset_operator.plan.objects import items, part, seconds, text
 from brokerset_operator.plan.workflow import read_workflow
 from brokerset_operator.resources.set_facts import uid_of_data
+from brokerset_operator.set_signing import signing_of
 from brokerset_operator.set_trust import trust_in
 from brokerset_protocol.bodies.controllers import GroupState
 from brokerset_runtime.clock import Clock
-from brokerset_runtime.tls import ClientTls
 from brokerset_spec.manifest import BrokerSet, ManifestError, Problem, read_manifest
 from brokerset_spec.set_parts import ENFORCING
 
@@ -237,6 +238,7 @@ async def _observe(
             for field_name, kind in LISTED.items()
         }
         trusting = group.create_task(trust_in(client, live))
+        signing = group.create_task(signing_of(client, live))
         further = {
             kind.kind: group.create_task(_by_name(client, kind, namespace, selector)) for kind in others
         }
@@ -245,16 +247,16 @@ async def _observe(
     now = clock.now_ms() / 1000
     pods = lists["pods"]
     trust = trusting.result()
-    tls = trust.towards(pods)
+    connecting = Connecting(trust.towards(pods), signing.result().sign)
     async with asyncio.TaskGroup() as group:
         # A set that goes over to another set's controllers still has its own, which are not asked any more.
         asked = controller_addresses(pods if others_pods is None else others_pods.result())
-        observing = group.create_task(query_controllers(asked, tls))
+        observing = group.create_task(query_controllers(asked, connecting))
         members = members_of(live, pods) if elects_itself(live) else None
-        telling = group.create_task(query_groups(members or (), tls))
-        asking = group.create_task(observe_troubles(pods, tls))
+        telling = group.create_task(query_groups(members or (), connecting))
+        asking = group.create_task(observe_troubles(pods, connecting))
         brokers = broker_addresses(pods)
-        settings = group.create_task(settings_at(brokers, tls))
+        settings = group.create_task(settings_at(brokers, connecting))
         classes = group.create_task(_storage_classes(facts, lists["claims"], manifest))
         nodes = group.create_task(_nodes(facts, pods, now))
         keeping = group.create_task(observe_certificates(client, live, manifest, lists["config_maps"]))
@@ -293,9 +295,10 @@ async def _observe(
         conflicts={pod: trouble.text for pod, trouble in troubles.items() if trouble.refused},
         troubles={pod: str(trouble) for pod, trouble in troubles.items()},
         settings=settings.result(),
-        drains=await _drains(going(manifest, status, groups), tls),
+        drains=await _drains(going(manifest, status, groups), connecting),
         tls_trust_problem=trust.problem,
         certificates=certificates,
+        access_problem=signing.result().problem,
         shared_by=sharing.result(),
         now=now,
         stateful_sets=lists["stateful_sets"],
@@ -343,8 +346,8 @@ async def _by_name(client: KubeClient, kind: Kind, namespace: str, selector: str
 async def _shared_by(
     client: KubeClient, live: Mapping[str, Any], manifest: BrokerSet | None
 ) -> tuple[str, ...]:
-    """Other sets that use this one's controllers, if that matters: they would not connect by TLS."""
-    if manifest is None or manifest.spec.tls.mode != ENFORCING:
+    """Other sets that use this one's controllers, if that matters: they neither connect by TLS nor sign."""
+    if manifest is None or not _keeps_others_out(manifest):
         return ()
     metadata = live["metadata"]
     listing = await client.list(kinds.BROKER_SET, metadata["namespace"])
@@ -356,6 +359,11 @@ async def _shared_by(
             if each["metadata"]["name"] != name and controllers_of(each) == name
         )
     )
+
+
+def _keeps_others_out(manifest: BrokerSet) -> bool:
+    spec = manifest.spec
+    return spec.tls.mode == ENFORCING or spec.acl.secret_name is not None
 
 
 async def _storage_classes(
@@ -420,9 +428,9 @@ def going(
     return [groups[name] for name in names_there if name in groups][:DRAINS_MAX]
 
 
-async def _drains(leaving: list[GroupState], tls: ClientTls | None) -> dict[str, Drain]:
+async def _drains(leaving: list[GroupState], connecting: Connecting) -> dict[str, Drain]:
     """What is left to read in groups."""
-    observed = await asyncio.gather(*(observe_drain(state, tls) for state in leaving))
+    observed = await asyncio.gather(*(observe_drain(state, connecting) for state in leaving))
     return {
         state.broker_name: drain for state, drain in zip(leaving, observed, strict=True) if drain is not None
     }

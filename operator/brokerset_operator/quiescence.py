@@ -16,6 +16,7 @@ from typing import Any, Final
 from brokerset_kube.kinds import Kind
 from brokerset_kube.patches import digest
 from brokerset_operator.brokers_view import settings_at
+from brokerset_operator.connecting import Connecting
 from brokerset_operator.controllers_view import ControllersView, query_controllers
 from brokerset_operator.ledger_view import Member, query_groups
 from brokerset_operator.model import names
@@ -27,7 +28,6 @@ from brokerset_operator.plan.objects import part, seconds
 from brokerset_operator.reconcile_queue import Key
 from brokerset_protocol.bodies.controllers import GroupState
 from brokerset_runtime.clock import Clock
-from brokerset_runtime.tls import ClientTls
 
 COMPLETE_SECONDS: Final = 12 * 3600.0
 """Longest time between two complete reconciles; what nobody tells of, as a storage class, is seen then."""
@@ -54,7 +54,7 @@ class _Quiescent:
     members: tuple[Member, ...] | None
     """Of DLedger groups, which were asked as well; see `Seen.members`."""
 
-    tls: ClientTls | None
+    connecting: Connecting
     """How all of them are connected to."""
 
     said: str
@@ -146,7 +146,7 @@ class QuiescentSets:
             controllers=seen.asked,
             brokers=seen.brokers,
             members=seen.members,
-            tls=seen.view.tls,
+            connecting=seen.view.connecting,
             said=said_by(seen.view, seen.observed.settings),
             namespace=key.namespace,
             secrets=secrets_of(seen.observed),
@@ -175,9 +175,9 @@ class QuiescentSets:
                 return False
         members = quiescent.members
         view, settings, groups = await asyncio.gather(
-            query_controllers(quiescent.controllers, quiescent.tls),
-            settings_at(quiescent.brokers, quiescent.tls),
-            query_groups(members or (), quiescent.tls),
+            query_controllers(quiescent.controllers, quiescent.connecting),
+            settings_at(quiescent.brokers, quiescent.connecting),
+            query_groups(members or (), quiescent.connecting),
         )
         if members is not None:
             view = replace(view, groups=groups)

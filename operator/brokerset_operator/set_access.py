@@ -8,6 +8,7 @@ from typing import Any
 from brokerset_kube import kinds
 from brokerset_kube.kinds import Kind
 from brokerset_operator.apply import Means, NotLeading
+from brokerset_operator.connecting import Connecting
 from brokerset_operator.controllers_view import (
     ControllersView,
     controller_addresses,
@@ -17,6 +18,7 @@ from brokerset_operator.controllers_view import (
 from brokerset_operator.ledger_view import elects_itself, query_members
 from brokerset_operator.model import names
 from brokerset_operator.resources.set_facts import uid_of_data
+from brokerset_operator.set_signing import signing_of
 from brokerset_operator.set_trust import trust_in
 from brokerset_protocol.bodies.controllers import GroupState
 
@@ -32,10 +34,18 @@ async def query_groups(broker_set: Mapping[str, Any], means: Means) -> Controlle
     selector = ",".join(f"{key}={value}" for key, value in chosen.items())
     listing = await means.client.list(kinds.POD, metadata["namespace"], labels=selector)
     pods = {str(pod["metadata"]["name"]): pod for pod in listing.items}
-    tls = (await trust_in(means.client, broker_set)).towards(pods)
+    connecting = await connecting_to(broker_set, pods, means)
     if by_members:
-        return await query_members(broker_set, pods, tls)
-    return await query_controllers(controller_addresses(pods), tls)
+        return await query_members(broker_set, pods, connecting)
+    return await query_controllers(controller_addresses(pods), connecting)
+
+
+async def connecting_to(
+    broker_set: Mapping[str, Any], pods: Mapping[str, Mapping[str, Any]], means: Means
+) -> Connecting:
+    """How to reach the pods of a set, `pods` being those that are asked; who cannot sign is refused there."""
+    tls = (await trust_in(means.client, broker_set)).towards(pods)
+    return Connecting(tls, (await signing_of(means.client, broker_set)).sign)
 
 
 async def foreign_groups(

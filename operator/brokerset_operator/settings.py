@@ -31,6 +31,10 @@ class OperatorSettings:
     spark_role: str = ""
     """Role of jobs with Spark executors, `ClusterRole/<name>` or `Role/<name>`; empty: there are none."""
 
+    watch_secrets: bool = False
+    """Whether a change of a Secret that a BrokerSet or User names is acted on at once, by a watch of the
+    metadata of Secrets; it needs the right to read them. Without it they are read at regular reconciles."""
+
     namespaces: str = ""
     """Namespaces to look after, with commas between; empty: all, which takes rights in the whole cluster."""
 

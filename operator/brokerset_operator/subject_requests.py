@@ -17,7 +17,8 @@ ASK_SECONDS: Final = 5.0
 
 def connect(view: ControllersView) -> SubjectAdmin:
     """Reach the controllers that have answered."""
-    return SubjectAdmin(list(view.addresses), timeout=ASK_SECONDS, tls=view.tls)
+    connecting = view.connecting
+    return SubjectAdmin(list(view.addresses), timeout=ASK_SECONDS, tls=connecting.tls, sign=connecting.sign)
 
 
 class SubjectRefused(Exception):

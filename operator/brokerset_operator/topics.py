@@ -17,6 +17,7 @@ from brokerset_kube.errors import NotFound
 from brokerset_operator.apply import Means, NotLeading, write_status
 from brokerset_operator.brokers_view import Brokers, BrokerSilent, master_address
 from brokerset_operator.claims import ClaimIndex
+from brokerset_operator.connecting import Connecting
 from brokerset_operator.controllers_view import controllers_of, own_groups
 from brokerset_operator.model import names
 from brokerset_operator.owners import NotOurs, ensure_ours
@@ -30,7 +31,6 @@ from brokerset_operator.set_access import (
 )
 from brokerset_operator.set_reconciler import RESYNC_SPREAD
 from brokerset_protocol.bodies.controllers import GroupState
-from brokerset_runtime.tls import ClientTls
 from brokerset_spec.manifest import ManifestError, read_manifest
 from brokerset_spec.topic_manifest import Topic, read_topic
 
@@ -159,7 +159,7 @@ class TopicReconciler:
         if foreign:
             text = f"not of this set: {', '.join(foreign)}; see condition IdentityConflict of {name}"
             return Verdict(False, "BrokerSetInvalid", text, again_seconds=WAIT_SECONDS)
-        return await self._at_groups(live, topic, wanted, groups, view.tls)
+        return await self._at_groups(live, topic, wanted, groups, view.connecting)
 
     async def _at_groups(
         self,
@@ -167,11 +167,11 @@ class TopicReconciler:
         topic: Topic,
         wanted: tuple[str, ...],
         groups: Mapping[str, GroupState],
-        tls: ClientTls | None,
+        connecting: Connecting,
     ) -> Verdict:
         found: list[dict[str, Any]] = []
         problems: list[tuple[str, str]] = []
-        async with Brokers(tls) as brokers:
+        async with Brokers(connecting) as brokers:
             for group in wanted:
                 state = groups.get(group)
                 address = None if state is None else master_address(state)
@@ -303,7 +303,7 @@ class TopicReconciler:
             )
         if not self.means.leads():
             raise NotLeading("this operator leads no more")
-        async with Brokers(view.tls) as brokers:
+        async with Brokers(view.connecting) as brokers:
             for name, state in groups.items():
                 master = master_address(state)
                 if master is None and name not in wanted:

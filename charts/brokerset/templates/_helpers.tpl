@@ -88,8 +88,8 @@ capabilities:
 {{- end }}
 
 {{/*
-What the operator may do in a namespace that it looks after. It cannot run anything in pods, read Secrets unless `tls.authority` asks for it, make pods,
-or change rights other than those that it has itself: brokers are given get and patch of EndpointSlices. Logs are read
+What the operator may do in a namespace that it looks after. It cannot run anything in pods, read Secrets unless
+`tls.authority` or `secrets.access` asks for it, make pods, or change rights other than those that it has itself: brokers are given get and patch of EndpointSlices. Logs are read
 of its own Jobs, whose results stand there. With `spark.executors` it may bind one role more, for the drivers of jobs.
 */}}
 {{- define "brokerset.rules" -}}
@@ -97,18 +97,24 @@ of its own Jobs, whose results stand there. With `spark.executors` it may bind o
   resources: [brokersets]
   verbs: [get, list, watch]
 - apiGroups: [brokerset.io]
-  resources: [topics, subjects]
+  resources: [topics, subjects, users]
   verbs: [get, list, watch, patch]
 - apiGroups: [brokerset.io]
   resources: [storeaudits, storemigrations, storeexports]
   verbs: [get, list, watch]
 - apiGroups: [brokerset.io]
-  resources: [brokersets/status, topics/status, subjects/status, storeaudits/status, storemigrations/status, storeexports/status]
+  resources: [brokersets/status, topics/status, subjects/status, users/status, storeaudits/status, storemigrations/status, storeexports/status]
   verbs: [patch]
 # Needed to name an object as the owner of what is made for it.
 - apiGroups: [brokerset.io]
-  resources: [brokersets/finalizers, storeaudits/finalizers, storemigrations/finalizers, storeexports/finalizers]
+  resources: [brokersets/finalizers, users/finalizers, storeaudits/finalizers, storemigrations/finalizers, storeexports/finalizers]
   verbs: [update]
+{{- if .Values.secrets.access }}
+# Users and passwords of sets with acl.secretName, and of objects of the kind User.
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [get, list, watch, create, patch]
+{{- end }}
 - apiGroups: [batch]
   resources: [jobs]
   verbs: [get, list, watch, create, patch, delete]

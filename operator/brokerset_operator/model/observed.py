@@ -144,8 +144,11 @@ class Observed:
     certificates: OwnCertificates | IssuedCertificate | None = None
     """Of a set whose certificates the operator keeps, or has cert-manager keep."""
 
+    access_problem: str | None = None
+    """Why the operator cannot sign as the administrator of `spec.acl`, and what to do."""
+
     shared_by: tuple[str, ...] = ()
-    """Other sets that use this one's controllers, when its mode of TLS is `enforcing`."""
+    """Other sets that use this one's controllers, when it lets only its own in: by TLS, or users."""
 
     now: float
     """Seconds since 1970."""

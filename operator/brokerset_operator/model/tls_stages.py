@@ -1,15 +1,12 @@
 """How far the TLS of a set has got, pod by pod, and which stage comes next. Pure.
 
-A pod is in one stage from its start to its end: its template says which file of keys its process reads
-(`resources/tls_files`). Pods of two stages next to each other always reach each other:
+A pod's template says which file of keys its process reads (`resources/tls_files`). How a set goes on from one
+stage to the next is in `staging`. Pods of two stages next to each other always reach each other:
 
 * below `ACCEPTING` all connect plain, and ports of members refuse TLS, as nobody knows an authority;
 * `ACCEPTING` pods take TLS at each port, plain too, and connect plain;
 * `CONNECTING` pods connect by TLS, and still take plain;
 * `ENFORCING` pods refuse plain.
-
-So templates go on by one stage, in either direction, when every pod of the set is in the stage of its
-template; and back at any time, as pods are in these two stages then.
 """
 
 from __future__ import annotations
@@ -22,6 +19,7 @@ from typing import Any, Final
 from brokerset_operator.model import names
 from brokerset_operator.model.certificates import trust_config_map
 from brokerset_operator.model.observed import Object, Observed
+from brokerset_operator.model.staging import Ladder, position, processes, template_metadata
 from brokerset_spec.manifest import BrokerSet
 
 ANNOTATION: Final = f"{names.DOMAIN}/tls"
@@ -30,9 +28,6 @@ ANNOTATION: Final = f"{names.DOMAIN}/tls"
 VOLUME: Final = "tls"
 TRUST_VOLUME: Final = "tls-trust"
 """Names of the volumes of a pod with its certificate, and with whom it trusts."""
-
-PROCESSES: Final = frozenset({"controller", "broker", "namesrv"})
-"""Components whose pods talk to each other."""
 
 
 class TlsStage(IntEnum):
@@ -44,6 +39,13 @@ class TlsStage(IntEnum):
     ACCEPTING = 1
     CONNECTING = 2
     ENFORCING = 3
+
+
+LADDER: Final = Ladder(
+    annotation=ANNOTATION,
+    names=tuple(stage.name.lower() for stage in TlsStage),
+    written=lambda _, stage: TlsStage(stage).name.lower() if stage > TlsStage.SERVING else "",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,27 +73,16 @@ def next_step(observed: Observed) -> TlsStep:
     """Return the stage that templates are to have now; `observed` must have a valid manifest."""
     assert observed.manifest is not None, "an invalid manifest is not carried out"
     wanted = wanted_stage(observed.manifest)
-    pods = _pods(observed.pods)
-    templates = [_template_stage(each) for each in observed.stateful_sets.values()]
-    if not templates and not pods:
-        return TlsStep(wanted, wanted)
-    stages = templates or list(pods.values())
-    # Templates differ only while a reconcile was interrupted that changes them: by one stage.
-    now = max(stages) if wanted >= max(stages) else min(stages)
+    at = position(LADDER, observed, wanted)
+    now = TlsStage(at.now)
     if now == wanted:
         return TlsStep(now, wanted)
-    following = TlsStage(now + (1 if wanted > now else -1))
-    others = sorted(name for name, stage in pods.items() if stage not in (now, following))
-    missing = sorted(_expected(observed.stateful_sets) - pods.keys())
-    if following in pods.values():
-        missing = []  # a way back: those that are made meanwhile are in one of the two stages as well
-    if others or missing or min(stages) != max(stages):
-        first = (others or missing or ["a StatefulSet"])[0]
-        return TlsStep(now, wanted, f"{first} is not {now.name.lower()} yet")
+    if at.waits_for:
+        return TlsStep(now, wanted, at.waits_for)
     refused = _why_not_on(observed, now) if wanted > now else ""
     if refused:
         return TlsStep(now, wanted, refused=refused)
-    return TlsStep(following, wanted)
+    return TlsStep(TlsStage(at.following), wanted)
 
 
 def connects_by_tls(pods: Mapping[str, Object]) -> bool:
@@ -100,7 +91,7 @@ def connects_by_tls(pods: Mapping[str, Object]) -> bool:
     All take it then, for nobody is `CONNECTING` before all are `ACCEPTING`. No sooner: the first pod that
     connects shows whether the certificate is any good, and if not the operator has to see the others.
     """
-    stages = _pods(pods).values()
+    stages = [_stage(pod.get("metadata") or {}) for _, pod in processes(pods)]
     if TlsStage.ENFORCING in stages:
         return True
     return min(stages, default=TlsStage.SERVING) >= TlsStage.CONNECTING
@@ -118,8 +109,8 @@ def forgotten(observed: Observed) -> str | None:
     another = trusted is not None and (own == trusted) != (own in before) and bool(before)
     if trusted is not None and not another and spec.controllers.ref is None:
         return None  # the manifest has a Secret, too
-    templates = map(_template_stage, observed.stateful_sets.values())
-    stages = (*_pods(observed.pods).values(), *templates)
+    pods = (pod.get("metadata") or {} for _, pod in processes(observed.pods))
+    stages = [_stage(metadata) for metadata in (*pods, *template_metadata(observed))]
     if max(stages, default=TlsStage.SERVING) < TlsStage.CONNECTING:
         return None
     if another:
@@ -150,28 +141,6 @@ def _why_not_on(observed: Observed, now: TlsStage) -> str:
             " controllers of its own, or use mode: permissive"
         )
     return ""
-
-
-def _pods(pods: Mapping[str, Object]) -> dict[str, TlsStage]:
-    found = {}
-    for name, pod in pods.items():
-        metadata = pod.get("metadata") or {}
-        if (metadata.get("labels") or {}).get(names.COMPONENT_LABEL) in PROCESSES:
-            found[name] = _stage(metadata)
-    return found
-
-
-def _expected(stateful_sets: Mapping[str, Object]) -> set[str]:
-    return {
-        f"{name}-{ordinal}"
-        for name, each in stateful_sets.items()
-        for ordinal in range(int((each.get("spec") or {}).get("replicas", 1)))
-    }
-
-
-def _template_stage(stateful_set: Object) -> TlsStage:
-    template = (stateful_set.get("spec") or {}).get("template") or {}
-    return _stage(template.get("metadata") or {})
 
 
 def _trusted_by(stateful_set: Object) -> str | None:

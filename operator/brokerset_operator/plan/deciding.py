@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from brokerset_operator.model import names
+from brokerset_operator.model import access_stages, names
 from brokerset_operator.model.actions import Action, Fence, Plan, SwitchOver
 from brokerset_operator.model.observed import Object, Observed
 from brokerset_operator.model.tls_stages import forgotten
 from brokerset_operator.plan import reasons
+from brokerset_operator.plan.access import report_access
 from brokerset_operator.plan.controllers import follow_members
 from brokerset_operator.plan.draining import drain_groups, keeping_claims
 from brokerset_operator.plan.external import external_access, report_addresses
@@ -35,6 +36,7 @@ from brokerset_operator.plan.static import keep_objects, stateful_sets
 from brokerset_operator.plan.status import Remarks, events, invalid_status, write_status
 from brokerset_operator.plan.steps import (
     IDLE_SECONDS,
+    WAIT_SECONDS,
     Again,
     Answers,
     At,
@@ -74,6 +76,7 @@ CARRYING_OUT: Final = (
     Rule(Stage.SETTINGS, keep_settings),
     Rule(Stage.EVENTS, report_tls),
     Rule(Stage.EVENTS, report_certificates),
+    Rule(Stage.EVENTS, report_access),
     Rule(Stage.EVENTS, report_addresses),
     Rule(Stage.EVENTS, report_progress),
     Rule(Stage.EVENTS, report_failing),
@@ -116,8 +119,10 @@ def plan(observed: Observed, wanted: Wanted = wanted_objects) -> Plan:
         return _refuse(
             observed, f"{'; '.join(texts)}; a group keeps its name: put it back, or add it at the end"
         )
-    if (problem := forgotten(observed)) is not None:
+    if (problem := forgotten(observed) or access_stages.changed_too_soon(observed)) is not None:
         return _refuse(observed, problem)
+    if (problem := access_stages.must_wait(observed)) is not None:
+        return _refuse(observed, problem, reasons.NO_CREDENTIALS, WAIT_SECONDS)
     decided = Decided(facts)
     if observed.meta.annotations.get(names.PAUSED) == "true":
         decided.follow(PAUSED)
@@ -128,9 +133,11 @@ def plan(observed: Observed, wanted: Wanted = wanted_objects) -> Plan:
     return decided.finished()
 
 
-def _refuse(observed: Observed, message: str) -> Plan:
-    status = invalid_status(observed, reasons.INVALID_SPEC, message)
-    return Plan(tuple(events(observed, status)), status, IDLE_SECONDS, (message,))
+def _refuse(
+    observed: Observed, message: str, reason: str = reasons.INVALID_SPEC, again_seconds: float = IDLE_SECONDS
+) -> Plan:
+    status = invalid_status(observed, reason, message)
+    return Plan(tuple(events(observed, status)), status, again_seconds, (message,))
 
 
 @dataclass(slots=True)

@@ -15,6 +15,7 @@ DRAINING: Final = "Draining"
 POD_STUCK: Final = "PodStuck"
 TLS_REFUSED: Final = "TlsRefused"
 CERTIFICATE_EXPIRING: Final = "CertificateExpiring"
+ACCESS_REFUSED: Final = "AccessRefused"
 
 AUDIT_PASSED: Final = "AuditPassed"
 
@@ -57,6 +58,7 @@ CHANGING_VOLUMES: Final = "ChangingVolumes"
 CHANGING_SETTINGS: Final = "ChangingSettings"
 STARTING: Final = "Starting"
 CHANGING_TLS: Final = "ChangingTls"
+CHANGING_ACCESS: Final = "ChangingAccess"
 
 # -- others ----------------------------------------------------------------------------------------------
 
@@ -77,3 +79,4 @@ FOREIGN_SECRET: Final = "ForeignSecret"
 NO_CERT_MANAGER: Final = "NoCertManager"
 NOT_ISSUED: Final = "NotIssued"
 NOT_RENEWED: Final = "NotRenewed"
+NO_CREDENTIALS: Final = "NoCredentials"

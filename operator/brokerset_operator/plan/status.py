@@ -105,7 +105,8 @@ def invalid_status(observed: Observed, reason: str, message: str) -> dict[str, A
         **kept,
         reasons.READY: (False, reason, message),
     }
-    verdicts[reasons.PROGRESSING] = (False, reason, "nothing is changed until the manifest is corrected")
+    until = "the manifest is corrected" if reason == reasons.INVALID_SPEC else "that is done"
+    verdicts[reasons.PROGRESSING] = (False, reason, f"nothing is changed until {until}")
     found = {
         **observed.status,
         "observedGeneration": observed.meta.generation,

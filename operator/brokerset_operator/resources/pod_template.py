@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from brokerset_operator.model import names
+from brokerset_operator.resources.access_variables import access_annotations, access_variables
 from brokerset_operator.resources.pod_parts import (
     amounts,
     container_ports,
@@ -117,7 +118,11 @@ def pod_template(facts: SetFacts, process: ProcessFacts) -> NewObject:
                 **given.metadata.labels,
                 **names.labels(facts.name, process.component, process.group),
             },
-            "annotations": {**given.metadata.annotations, **tls_annotations(facts)},
+            "annotations": {
+                **given.metadata.annotations,
+                **tls_annotations(facts),
+                **access_annotations(facts, process.component),
+            },
         },
         "spec": _pod_spec(facts, process, given),
     }
@@ -252,7 +257,12 @@ def _container(facts: SetFacts, process: ProcessFacts, given: PodTemplate) -> Ne
         "name": process.component,
         "image": facts.image,
         "command": ["python", "-m", process.module, "-c", f"{SETTINGS_FOLDER}/{process.settings_file}"],
-        "env": [*_variables(given), *process.environment, *tls_variables(facts, SETTINGS_FOLDER)],
+        "env": [
+            *_variables(given),
+            *process.environment,
+            *tls_variables(facts, SETTINGS_FOLDER),
+            *access_variables(facts, process.component),
+        ],
         "ports": container_ports(process.ports),
         "resources": amounts(process.resources, process.requests),
         "securityContext": container_security(),

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from brokerset_operator.model import names
+from brokerset_operator.model import access_stages, names, tls_stages
 from brokerset_operator.model.observed import Object, Observed
-from brokerset_operator.model.tls_stages import TlsStage, next_step
 from brokerset_spec.manifest import API_VERSION, KIND, BrokerSet
 
 OWNER_UID: Final = f"{names.DOMAIN}/owner-uid"
@@ -52,8 +51,11 @@ class SetFacts:
     ip_family: str
     """See `Operator.ip_family`."""
 
-    tls_stage: TlsStage
+    tls_stage: tls_stages.TlsStage
     """Of the pods that templates make."""
+
+    access_stage: access_stages.AccessStage
+    """The same for access control."""
 
     config_maps: Mapping[str, Object]
     """As they are now: some settings never change once a group has them."""
@@ -139,7 +141,8 @@ def facts_of(observed: Observed) -> SetFacts:
         manifest=observed.manifest,
         image=observed.manifest.spec.image or observed.operator.image,
         ip_family=observed.operator.ip_family,
-        tls_stage=next_step(observed).stage,
+        tls_stage=tls_stages.next_step(observed).stage,
+        access_stage=access_stages.next_step(observed).stage,
         config_maps=observed.config_maps,
     )
 

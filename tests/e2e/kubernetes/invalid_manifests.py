@@ -461,10 +461,10 @@ CONTRADICTIONS: Final = (
         tls={"mode": "disabled"},
     ),
     _spec(
-        "access control",
-        "spec.acl.secretName: Forbidden: access control is not served yet; leave it out",
-        "spec.acl.secretName: access control is not served yet; leave it out",
-        acl={"secretName": "orders-users"},
+        "a mode of access control that there is not",
+        "spec.acl.mode: Unsupported value",
+        "spec.acl.mode: ",
+        acl={"mode": "off"},
     ),
     _spec(
         "no dashboards",

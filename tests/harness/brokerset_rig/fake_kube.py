@@ -32,6 +32,7 @@ WITH_STATUS: Final = frozenset(
     {
         "brokersets",
         "topics",
+        "users",
         "subjects",
         "storeaudits",
         "storemigrations",

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from brokerset_operator.model import actions, names
+from brokerset_operator.model.access_stages import ANNOTATION as ACCESS
+from brokerset_operator.model.access_stages import SECRET_ANNOTATION
 from brokerset_operator.model.observed import Controllers, Drain, Meta, Object, Observed, Operator
 from brokerset_operator.model.tls_stages import ANNOTATION as TLS_STAGE
 from brokerset_operator.resources.set_facts import OWNER_UID
@@ -102,6 +104,9 @@ class Pod:
 
     tls: str | None = None
     """Its stage of TLS, as its template has it."""
+
+    access: tuple[tuple[str, str], ...] = ()
+    """Its annotations about access control."""
 
     node: str = "node-0"
     registered: bool = False
@@ -317,6 +322,11 @@ class Kubernetes:
             settings=started_with(keeper, settings),
             permission=permission_of(settings),
             tls=template["metadata"]["annotations"].get(TLS_STAGE),
+            access=tuple(
+                (name, text)
+                for name, text in template["metadata"]["annotations"].items()
+                if name in (ACCESS, SECRET_ANNOTATION)
+            ),
         )
 
     def crash(self, pod: Pod) -> None:
@@ -612,6 +622,7 @@ class Kubernetes:
             "annotations": {
                 names.HASH_ANNOTATION: pod.hash,
                 **({TLS_STAGE: pod.tls} if pod.tls is not None else {}),
+                **dict(pod.access),
             },
             "ownerReferences": [] if pod.orphaned else [{"kind": "StatefulSet", "name": pod.keeper}],
         }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from brokerset_operator.model import names
+from brokerset_operator.model import access_stages, names
 from brokerset_operator.model.observed import Object, Observed
 from brokerset_operator.model.tls_stages import ANNOTATION, TlsStage, next_step
 from brokerset_operator.resources.live_settings import restarting
@@ -109,6 +109,13 @@ def _stateful_set(
     annotations = {names.HASH_ANNOTATION: f"{mark} {stage.name}"}
     if stage > TlsStage.SERVING:
         annotations[ANNOTATION] = stage.name.lower()
+    named = name.rpartition("-")[2]
+    component = named if named in ("controller", "namesrv") else "broker"
+    if done := access_stages.does(component, access_stages.next_step(observed).stage):
+        assert observed.manifest is not None, "the model's manifests are valid"
+        secret = str(observed.manifest.spec.acl.secret_name)
+        annotations |= {access_stages.ANNOTATION: done, access_stages.SECRET_ANNOTATION: secret}
+        annotations[names.HASH_ANNOTATION] += f" {done} {secret}"
     return {
         "kind": "StatefulSet",
         "apiVersion": "apps/v1",
@@ -117,7 +124,10 @@ def _stateful_set(
             "replicas": replicas,
             "persistentVolumeClaimRetentionPolicy": {"whenDeleted": when_deleted, "whenScaled": "Retain"},
             "template": {
-                "metadata": {"annotations": annotations},
+                "metadata": {
+                    "labels": {names.COMPONENT_LABEL: component},
+                    "annotations": annotations,
+                },
                 "spec": {"containers": [{"name": "main", "image": observed.operator.image}]},
             },
             "volumeClaimTemplates": [

@@ -147,7 +147,7 @@ def test_the_operator_can_do_nothing_that_it_need_not(tmp_path: Path, values: di
         if verb == "update":
             assert resource in (
                 "leases", "brokersets/finalizers", "storeaudits/finalizers", "storemigrations/finalizers",
-                "storeexports/finalizers",
+                "storeexports/finalizers", "users/finalizers",
             )  # fmt: skip
 
 
@@ -229,6 +229,21 @@ def test_certificates_take_rights_that_are_given_on_request_alone(
         more = _allowed(_render(tmp_path, {**values, **tls})) - without
         assert more == {(kind.group, kind.plural, verb) for verb in verbs}
         assert not [right for right in without if right[:2] == (kind.group, kind.plural)]
+
+
+@needs_helm
+@pytest.mark.parametrize("values", [{}, {"watchNamespaces": ["shop"]}], ids=["cluster", "namespaces"])
+def test_users_take_rights_on_secrets_that_are_given_on_request_alone(
+    tmp_path: Path, values: dict[str, Any]
+) -> None:
+    """And only then are Secrets watched, which an operator without the right could not."""
+    without = _render(tmp_path, values)
+    rendered = _render(tmp_path, {**values, "secrets": {"access": True}})
+
+    more = _allowed(rendered) - _allowed(without)
+    assert more == {("", "secrets", verb) for verb in ("get", "list", "watch", "create", "patch")}
+    assert _environment(without)["BROKERSET_SET_watchSecrets"] == "false"
+    assert _environment(rendered)["BROKERSET_SET_watchSecrets"] == "true"
 
 
 @needs_helm

@@ -26,6 +26,7 @@ INSTALLATIONS: Mapping[str, Mapping[str, Any]] = {
         "watchNamespaces": ["shop"],
         "tls": {"authority": {"enabled": True}, "certManager": {"enabled": True}},
     },
+    "with namespaces and users": {"watchNamespaces": ["shop"], "secrets": {"access": True}},
     "with everything that watches": {
         "replicas": 2,
         "podMonitor": {"enabled": True},
@@ -102,11 +103,16 @@ def test_every_account_has_the_rights_that_are_written_down_and_no_other(tmp_pat
 
 def test_nobody_is_given_everything_or_secrets_unasked() -> None:
     """Also in an environment without helm: what is written down is checked by itself."""
-    asked = False
+    switches = {
+        "certificates": "core/secrets: create get update",
+        "users": "core/secrets: create get list patch watch",
+    }
+    asked = ""
     for line in TABLE.read_text(encoding="utf-8").splitlines():
-        asked = "certificates" in line if line.startswith("# ") else asked
+        if line.startswith("# "):
+            asked = next((right for name, right in switches.items() if line.endswith(f" {name}")), "")
         assert "*" not in line
-        assert "/secrets" not in line or (asked and line.endswith("core/secrets: create get update"))
+        assert "/secrets" not in line or (asked and line.endswith(asked))
         assert "impersonate" not in line
         assert "escalate" not in line
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from brokerset_operator.access_users import reasons as user_reasons
 from brokerset_operator.model import names
 from brokerset_operator.plan import reasons
 from brokerset_operator.store_jobs import reasons as job_reasons
@@ -19,6 +20,7 @@ from brokerset_spec.store_export_manifest import read_store_export
 from brokerset_spec.store_migration_manifest import read_store_migration
 from brokerset_spec.subject_manifest import read_subject
 from brokerset_spec.topic_manifest import read_topic
+from brokerset_spec.user_manifest import read_user
 
 ROOT = Path(__file__).parents[3]
 CRDS = ROOT / "crds"
@@ -137,6 +139,7 @@ READERS: dict[str, Callable[[object], object]] = {
     "BrokerSet": read_manifest,
     "Topic": read_topic,
     "Subject": read_subject,
+    "User": read_user,
     "StoreAudit": read_store_audit,
     "StoreMigration": read_store_migration,
     "StoreExport": read_store_export,
@@ -173,6 +176,14 @@ def test_the_references_of_jobs_say_what_to_do_about_every_reason() -> None:
     assert "VolumeInUse" in used
 
     assert [name for name in used if f"`{name}`" not in text] == []
+
+
+def test_the_reference_of_users_says_what_to_do_about_every_reason() -> None:
+    text = (ROOT / "docs" / "user-reference.md").read_text(encoding="utf-8")
+    used = {value for name, value in vars(user_reasons).items() if name.isupper() and isinstance(value, str)}
+    assert "SecretMissing" in used
+
+    assert [name for name in used - {user_reasons.AS_WANTED} if f"`{name}`" not in text] == []
 
 
 def test_the_reference_has_every_annotation() -> None:

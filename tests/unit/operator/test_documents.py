@@ -14,7 +14,7 @@ from brokerset_operator.store_jobs.labels import AUDIT_NOW, EXPORT_NOW, OWNER
 
 ROOT = Path(__file__).parents[3]
 PAGES = sorted((ROOT / "docs" / "kubernetes").glob("*.md"))
-LABELS = ("set", "group", "config-hash", "epoch", "topic", "subject", "tls")
+LABELS = ("set", "group", "config-hash", "epoch", "topic", "subject", "tls", "access", "user")
 """What else of our domain may be named, besides annotations for people."""
 
 

@@ -18,6 +18,7 @@ from brokerset_spec.manifest import (
 )
 from brokerset_spec.setting_fields import setting_fields
 
+USERS = {"secretName": "orders-access"}
 HEAD = "apiVersion: brokerset.io/v1alpha1\nkind: BrokerSet\nmetadata: {name: orders}\n"
 
 
@@ -124,7 +125,10 @@ spec:
 @pytest.mark.parametrize(
     ("spec", "path"),
     [
-        ({"acl": {"secretName": "s"}}, "spec.acl.secretName"),
+        ({"acl": USERS, "replication": {"mode": "dledger"}}, "spec.acl.secretName"),
+        ({"acl": USERS, "controllers": {"ref": {"name": "others"}}}, "spec.acl.secretName"),
+        ({"acl": USERS, "config": {"authenticationEnabled": True}}, "spec.config.authenticationEnabled"),
+        ({"monitoring": {"dashboards": False}}, "spec.monitoring.dashboards"),
     ],
 )
 def test_what_nothing_serves_yet_is_refused_by_name(spec: dict[str, Any], path: str) -> None:

@@ -1,0 +1,187 @@
+"""The way of a set to checked requests, and back, on a model of Kubernetes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from brokerset_operator.model.access_stages import (
+    CHECKS,
+    SECRET_ANNOTATION,
+    SIGNS,
+    AccessStage,
+    changed_too_soon,
+    does,
+    next_step,
+)
+from brokerset_operator.model.observed import Observed
+from brokerset_operator.plan.deciding import plan
+from brokerset_sim.kubernetes_model import Kubernetes, Pod
+from brokerset_sim.kubernetes_wanted import wanted_of_model
+from brokerset_sim.kubernetes_worlds import act, condition, decide, is_done, settled
+
+ENFORCING = {"secretName": "orders-access"}
+PERMISSIVE = {**ENFORCING, "mode": "permissive"}
+SECONDS_MAX = 900
+
+
+def component(pod: Pod) -> str:
+    """What kind of process it has."""
+    return "controller" if pod.keeper.endswith("-controller") else "broker"
+
+
+def done(pod: Pod) -> str:
+    """What the pod does about access."""
+    return next((text for name, text in pod.access if name != SECRET_ANNOTATION), "")
+
+
+def signs(pod: Pod) -> bool:
+    """Whether others are asked with a signature: controllers that check nobody sign nothing."""
+    return done(pod) in ((SIGNS, CHECKS) if component(pod) == "broker" else (CHECKS,))
+
+
+def check(world: Kubernetes) -> None:
+    """Whoever is checked by somebody signs, with the same users."""
+    pods = list(world.pods.values())
+    for server in pods:
+        for client in pods:
+            if done(server) != CHECKS or client is server:
+                continue
+            if component(server) == component(client) == "controller":
+                continue  # they talk by Raft
+            assert signs(client), (server.name, client.name)
+            assert dict(server.access)[SECRET_ANNOTATION] == dict(client.access)[SECRET_ANNOTATION]
+
+
+def carried_on(world: Kubernetes) -> None:
+    """Carry on until nothing is left to be done, with a check each second."""
+    for _ in range(SECONDS_MAX):
+        world.tick()
+        act(world, decide(world.observe_now()))
+        check(world)
+        wanted = next_step(world.observe_now()).wanted
+        if is_done(world) and all(done(pod) == does(component(pod), wanted) for pod in world.pods.values()):
+            return
+    raise AssertionError(f"not done after {SECONDS_MAX} s: {world.status}")
+
+
+def found(world: Kubernetes) -> set[tuple[str, str]]:
+    """What pods of each component do."""
+    return {(component(pod), done(pod)) for pod in world.pods.values()}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "last"),
+    [
+        ({}, ENFORCING, AccessStage.ENFORCING),
+        ({}, PERMISSIVE, AccessStage.SIGNING),
+        (PERMISSIVE, ENFORCING, AccessStage.ENFORCING),
+        (ENFORCING, PERMISSIVE, AccessStage.SIGNING),
+        (PERMISSIVE, {}, AccessStage.OPEN),
+        (PERMISSIVE, {**PERMISSIVE, "secretName": "orders-access-2"}, AccessStage.SIGNING),
+        (PERMISSIVE, {"secretName": "orders-access-2"}, AccessStage.ENFORCING),
+    ],
+)
+def test_no_pod_is_ever_asked_without_a_signature_by_one_that_it_checks(
+    before: dict[str, Any], after: dict[str, Any], last: AccessStage
+) -> None:
+    """Not in any second of the way, in either direction, and also while the users become others."""
+    world = settled(acl=before)
+    check(world)
+
+    world.apply_manifest(acl=after)
+    carried_on(world)
+
+    assert found(world) == {(each, does(each, last)) for each in ("controller", "broker")}
+    assert {dict(pod.access).get(SECRET_ANNOTATION) for pod in world.pods.values() if done(pod)} <= {
+        after.get("secretName")
+    }
+
+
+def test_who_thinks_better_of_it_on_the_way_gets_back_as_safely() -> None:
+    """Whatever part of the way is behind it."""
+    for seconds in range(5, 120, 23):
+        world = settled(acl={})
+        world.apply_manifest(acl=ENFORCING)
+        for _ in range(seconds):
+            world.tick()
+            act(world, decide(world.observe_now()))
+            check(world)
+
+        world.apply_manifest(acl=PERMISSIVE)
+        carried_on(world)
+
+        assert found(world) == {("controller", ""), ("broker", SIGNS)}
+
+
+def test_controllers_are_replaced_once_and_brokers_twice() -> None:
+    """What does nothing new stays."""
+    world = settled(acl={})
+    before = {name: pod.uid for name, pod in world.pods.items()}
+    uids: dict[str, set[str]] = {name: {uid} for name, uid in before.items()}
+    world.apply_manifest(acl=ENFORCING)
+
+    for _ in range(SECONDS_MAX):
+        world.tick()
+        act(world, decide(world.observe_now()))
+        for name, pod in world.pods.items():
+            uids[name].add(pod.uid)
+        if is_done(world) and next_step(world.observe_now()).stage is AccessStage.ENFORCING:
+            break
+
+    assert {name: len(each) - 1 for name, each in uids.items()} == {
+        name: 1 if "controller" in name else 2 for name in before
+    }
+
+
+def test_other_users_wait_for_pods_that_check_nobody() -> None:
+    """With other passwords nobody would be let in: the manifest is refused, and nothing changes."""
+    world = settled(acl=ENFORCING)
+    world.apply_manifest(acl={"secretName": "orders-access-2"})
+
+    decided = plan(world.observe_now(), wanted_of_model)
+
+    assert condition(dict(decided.status), "Ready") == ("False", "InvalidSpec")
+    assert "mode: permissive" in (changed_too_soon(world.observe_now()) or "")
+    world.apply_manifest(acl={})
+    assert changed_too_soon(world.observe_now()) is not None
+
+
+def on_its_way() -> Observed:
+    """A set that has not begun."""
+    world = settled(acl={})
+    world.apply_manifest(acl=ENFORCING)
+    return world.observe_now()
+
+
+@pytest.mark.parametrize(
+    ("trouble", "reason"),
+    [
+        ({"access_problem": "Secret orders-access may not be read"}, "NoCredentials"),
+        ({"shared_by": ("invoices",)}, "Unsafe"),
+    ],
+)
+def test_what_cannot_be_safe_is_not_begun(trouble: dict[str, Any], reason: str) -> None:
+    """An operator that could not administer the set, and sets whose brokers sign nothing."""
+    observed = on_its_way()
+    assert next_step(observed).stage is AccessStage.SIGNING
+
+    kept = replace(observed, **trouble)
+
+    assert next_step(kept).stage is AccessStage.OPEN
+    assert condition(dict(plan(kept, wanted_of_model).status), "AccessRefused") == ("True", reason)
+
+
+def test_a_new_set_waits_for_credentials_and_then_checks_from_its_first_pod_on() -> None:
+    """It is never open, not even for a moment, and never one that nobody can administer."""
+    world = settled(acl=ENFORCING)
+    assert found(world) == {("controller", CHECKS), ("broker", CHECKS)}
+    new = replace(world.observe_now(), stateful_sets={}, pods={}, access_problem="it is not there")
+
+    decided = plan(new, wanted_of_model)
+
+    assert condition(dict(decided.status), "Ready") == ("False", "NoCredentials")
+    assert decided.requeue_seconds <= 15
+    assert all(type(action).__name__ == "EmitEvent" for action in decided.actions)
