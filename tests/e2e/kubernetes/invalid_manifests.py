@@ -33,6 +33,18 @@ TOPIC: Final[Mapping[str, Any]] = {
 }
 """A valid topic."""
 
+USER: Final[Mapping[str, Any]] = {
+    "apiVersion": "brokerset.io/v1alpha1",
+    "kind": "User",
+    "metadata": {"name": "shop"},
+    "spec": {
+        "brokerSetRef": {"name": "orders"},
+        "username": "Shop",
+        "policies": [{"resources": ["Topic:orders"], "actions": ["Pub"]}],
+    },
+}
+"""A valid user."""
+
 SUBJECT: Final[Mapping[str, Any]] = {
     "apiVersion": "brokerset.io/v1alpha1",
     "kind": "Subject",
@@ -126,6 +138,15 @@ def _change(name: str, api: str, before: Mapping[str, Any], **spec: Any) -> Case
 
 def _topic(name: str, api: str, reader: str | None, **spec: Any) -> Case:
     return Case(name, {"spec": spec}, api, reader, valid=TOPIC)
+
+
+def _user(name: str, api: str | None, reader: str | None, **spec: Any) -> Case:
+    return Case(name, {"spec": spec}, api, reader, valid=USER)
+
+
+def _policy(name: str, api: str | None, reader: str, **policy: Any) -> Case:
+    given = {"resources": ["Topic:orders"], "actions": ["Pub"], **policy}
+    return _user(name, api, reader, policies=[given])
 
 
 def _subject(name: str, api: str, reader: str | None, **spec: Any) -> Case:
@@ -1238,13 +1259,61 @@ STORE_JOBS: Final = (
 )
 """What jobs may not say."""
 
-CASES: Final = (*SHAPES, *CONTRADICTIONS, *SETTINGS, *PODS, *CHANGES, *TOPICS, *SUBJECTS, *STORE_JOBS)
+USERS: Final = (
+    _user("a user with a blank", "spec.username", "spec.username: is not a user's name", username="a b"),
+    _user("a type of user that there is not", "spec.type: Unsupported value", "spec.type: ", type="Admin"),
+    _user(
+        "policies of a Super user",
+        "are of no use: a Super user may do everything",
+        "spec.policies: are of no use: a Super user may do everything",
+        type="Super",
+    ),
+    _policy("a policy without a kind", "resources", "is not a resource", resources=["orders"]),
+    _policy("a policy about nothing", "resources", "resources", resources=[]),
+    _policy("an action that there is not", "actions", "actions", actions=["Read"]),
+    _policy("an action twice", "an action is listed twice", "actions", actions=["Pub", "Pub"]),
+    _policy("a resource twice", "resources[1]: Duplicate value", "spec.policies", resources=["*", "*"]),
+    _policy(
+        "a source that is no address", None, "sourceIps: somewhere is no address", sourceIps=["somewhere"]
+    ),
+    _user(
+        "a resource in two policies",
+        None,
+        "spec.policies",
+        policies=[{"resources": ["*"], "actions": ["Pub"]}, {"resources": ["*"], "actions": ["Sub"]}],
+    ),
+    _user(
+        "an entry that no Secret has",
+        "key",
+        "is not the name of an entry",
+        passwordSecret={"name": "a", "key": "/"},
+    ),
+    Case(
+        "another name of the user",
+        {"spec": {"username": "Other"}},
+        "cannot be changed: create another User",
+        valid=USER,
+        before={},
+    ),
+    Case(
+        "another set of the user",
+        {"spec": {"brokerSetRef": {"name": "others"}}},
+        "cannot be changed: the user stays at its set; create another User",
+        valid=USER,
+        before={},
+    ),
+)
+"""What users may not say."""
+
+CASES: Final = (*SHAPES, *CONTRADICTIONS, *SETTINGS, *PODS, *CHANGES, *TOPICS, *SUBJECTS, *USERS, *STORE_JOBS)
 """All of them."""
 
 ACCEPTED: Final[Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any] | None, Mapping[str, Any]]]] = {
     "a set": (SET, None, {}),
     "a topic": (TOPIC, None, {}),
     "a subject": (SUBJECT, None, {}),
+    "a user": (USER, None, {}),
+    "a user that is changed": (USER, {}, {"spec": {"enabled": False, "policies": LEFT_OUT, "type": "Super"}}),
     "a subject without a number": (SUBJECT, None, {"spec": {"partitions": LEFT_OUT}}),
     "an audit": (AUDIT, None, {}),
     "an audit that is changed": (AUDIT, {}, {"spec": {"schedule": "0 4 * * *", "suspend": True}}),

@@ -25,7 +25,8 @@ LEFT_OUT: object = TABLE["LEFT_OUT"]
 
 NAMESPACE: Final = "brokerset-api-validation"
 CRDS: Final = tuple(
-    f"{kind}.brokerset.io" for kind in ("brokersets", "topics", "subjects", "storeaudits", "storemigrations")
+    f"{kind}.brokerset.io"
+    for kind in ("brokersets", "topics", "subjects", "users", "storeaudits", "storemigrations")
 )
 CALL_SECONDS_MAX: Final = 60.0
 

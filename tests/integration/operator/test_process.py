@@ -398,6 +398,7 @@ def test_a_regular_look_at_a_set_that_is_well_asks_the_api_server_for_nothing() 
                 ("list", "brokersets", ""),
                 ("list", "topics", ""),
                 ("list", "subjects", ""),
+                ("list", "users", ""),
                 ("list", "storeaudits", ""),
                 ("list", "storemigrations", ""),
                 ("list", "storeexports", ""),

@@ -15,6 +15,7 @@ from brokerset_spec.store_export_manifest import read_store_export
 from brokerset_spec.store_migration_manifest import read_store_migration
 from brokerset_spec.subject_manifest import read_subject
 from brokerset_spec.topic_manifest import read_topic
+from brokerset_spec.user_manifest import read_user
 
 TABLE = runpy.run_path(
     str(Path(__file__).parents[2] / "e2e" / "kubernetes" / "invalid_manifests.py"), run_name="table"
@@ -27,6 +28,7 @@ READERS: dict[str, Callable[[object], object]] = {
     "BrokerSet": read_manifest,
     "Topic": read_topic,
     "Subject": read_subject,
+    "User": read_user,
     "StoreAudit": read_store_audit,
     "StoreExport": read_store_export,
     "StoreMigration": read_store_migration,
