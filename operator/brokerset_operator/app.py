@@ -28,7 +28,7 @@ from brokerset_operator.metrics import Measurements
 from brokerset_operator.migrations import MIGRATION, MigrationReconciler
 from brokerset_operator.model import names
 from brokerset_operator.model.actions import Plan
-from brokerset_operator.model.observed import Observed, Operator
+from brokerset_operator.model.observed import Observed, Operator, OperatorPods
 from brokerset_operator.observe import CLUSTER_SECONDS, ClusterFacts
 from brokerset_operator.own_kinds import OwnKinds
 from brokerset_operator.quiescence import QuiescentSets
@@ -143,6 +143,7 @@ class OperatorProcess:
                 installation=installation,
                 runbooks=settings.runbooks.rstrip("/"),
                 ip_family="IPv6" if ":" in settings.pod_ip else "IPv4",
+                pods=_pods_of(settings),
             ),
             plan,
             resync,
@@ -344,6 +345,11 @@ class OperatorProcess:
         if again == GONE:
             self.enqueuer.gone(key)
         return again
+
+
+def _pods_of(settings: OperatorSettings) -> OperatorPods | None:
+    labels = settings.pod_label_values
+    return OperatorPods(namespace=settings.pod_namespace, labels=labels) if labels else None
 
 
 def access_of(settings: OperatorSettings) -> Access:

@@ -64,6 +64,15 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorPods:
+    """By what NetworkPolicies know the operator's pods."""
+
+    namespace: str
+    labels: Mapping[str, str]
+    """Not empty."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
     """What the operator's own installation says."""
 
@@ -78,6 +87,9 @@ class Operator:
 
     ip_family: str = "IPv4"
     """`IPv4` or `IPv6`: of the addresses by which pods know each other, the first one where they have two."""
+
+    pods: OperatorPods | None = None
+    """None where the operator does not run in pods, or was not given their labels."""
 
     api_kinds: frozenset[str] = frozenset()
     """`<group>/<kind>` of optional kinds that the API server has: `monitoring.coreos.com/PodMonitor`, …"""

@@ -286,6 +286,18 @@ def test_brokers_run_the_operators_image_unless_another_is_named(tmp_path: Path)
 
 
 @needs_helm
+def test_policies_of_sets_know_the_operator_by_labels_that_all_its_pods_have(tmp_path: Path) -> None:
+    """Those that select the Deployment's pods, which never change; further labels do not matter."""
+    rendered = _render(tmp_path, {"podLabels": {"team": "a"}})
+    spec = rendered["Deployment", "messaging-operator"]["spec"]
+
+    found = dict(each.split("=") for each in _environment(rendered)["BROKERSET_SET_podLabels"].split(","))
+
+    assert found == spec["selector"]["matchLabels"]
+    assert found.items() <= spec["template"]["metadata"]["labels"].items()
+
+
+@needs_helm
 def test_crds_are_upgraded_with_the_release_and_survive_it(tmp_path: Path) -> None:
     """CRDs are templates with helm's mark to keep them, and mean the same as the project's own."""
     rendered = _render(tmp_path)
