@@ -47,6 +47,10 @@ class OperatorSettings:
     http_port: int = number(8080, high=PORT_MAX)
     """Port of `/metrics`, `/healthz` and `/readyz`; 0 switches it off."""
 
+    tls_config_file: Path | None = None
+    """File with RocketMQ's keys of TLS (`tls.server.mode` and others) for that port; empty means plain. It
+    and the certificate that it names are read again when they change."""
+
     pod_ip: str = ""
     """Address of the operator's own pod: where that is IPv6 the cluster is, and so are masters' Services."""
 

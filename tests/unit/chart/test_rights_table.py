@@ -87,6 +87,17 @@ def written(tmp_path: Path) -> str:
 
 
 @needs_helm
+def test_a_certificate_takes_no_right(tmp_path: Path) -> None:
+    """The kubelet mounts the Secret: the operator may read none."""
+    found = []
+    for values in ({}, {"tls": {"secretName": "operator-tls"}}):
+        objects = yaml.load_all(template(tmp_path, values).stdout, yaml.CSafeLoader)
+        found.append(sorted(rights(each for each in objects if each)))
+
+    assert found[0] == found[1] != []
+
+
+@needs_helm
 def test_every_account_has_the_rights_that_are_written_down_and_no_other(tmp_path: Path) -> None:
     """A right that is added, widened or left out shows as a line of the table that differs."""
     now = written(tmp_path)
