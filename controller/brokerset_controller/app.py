@@ -287,6 +287,7 @@ class Controller:
                     authentication_enabled=settings.authentication_enabled,
                     init_authentication_user=settings.init_authentication_user,
                     inner_client_authentication_credentials=settings.inner_client_authentication_credentials,
+                    refusals_max=settings.refusals_max,
                 ),
                 clock=self._clock,
                 provided={(CONTROLLERS_NAMESPACE, CONTROLLERS_KEY): self._controller_addresses},

@@ -29,6 +29,7 @@ from brokerset_protocol.errors import Rejected
 from brokerset_runtime.log_throttle import LogThrottle
 from brokerset_runtime.remoting import Connection, Handler
 from brokerset_runtime.remoting.connection import Reply
+from brokerset_runtime.remoting.refusals import RefusalBound
 from brokerset_spec.access_settings import AdministrationSettings, administrators, inner_credentials_of
 
 log = structlog.get_logger(__name__)
@@ -58,6 +59,7 @@ class Administration:
         self._open = open_codes
         self._reserved = reserved or {}
         self._throttle = LogThrottle()
+        self._bound = RefusalBound(settings.refusals_max)
 
     def around(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
         """The handlers with the check before them."""
@@ -84,6 +86,7 @@ class Administration:
             problem = self._problem(command)
             if problem is not None:
                 self._log(connection, command, problem)
+                self._bound.count(connection)
                 raise Rejected(ResponseCode.NO_PERMISSION, f"{problem} {ADVICE}")
             return handler(connection, command)
 

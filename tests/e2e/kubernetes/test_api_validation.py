@@ -25,7 +25,8 @@ LEFT_OUT: object = TABLE["LEFT_OUT"]
 
 NAMESPACE: Final = "brokerset-api-validation"
 CRDS: Final = tuple(
-    f"{kind}.brokerset.io" for kind in ("brokersets", "topics", "subjects", "storeaudits", "storemigrations")
+    f"{kind}.brokerset.io"
+    for kind in ("brokersets", "topics", "subjects", "storeaudits", "storemigrations", "storeexports")
 )
 CALL_SECONDS_MAX: Final = 60.0
 
@@ -193,6 +194,7 @@ def test_the_smallest_manifest_gets_every_default(api: Api) -> None:
         "config": {},
         "controllers": {},
         "monitoring": {"dashboards": True, "podMonitor": False, "rules": True},
+        "networkPolicy": {},
         "podTemplate": {},
         "replicas": 3,
         "replication": {"mode": "controller", "uncleanElection": False},
