@@ -129,6 +129,7 @@ interop: setup  ## real Java, C++ and Node clients and Java servers against ours
 fuzz: setup  ## mutated frames, also signed ones, against a live broker, a name server and the HA ports of a group (FUZZ=number of frames)
 	python tests/faults/fuzz.py --frames $(FUZZ)
 	python tests/faults/signed_fuzz.py --frames $(FUZZ)
+	python tests/faults/signed_fuzz.py --frames $(FUZZ) --slave
 	python tests/faults/ha_fuzz.py --frames $(FUZZ)
 
 half-open: setup  ## thousands of connections that never get to the point against a broker and a name server (CONNECTIONS=to each)

@@ -509,6 +509,41 @@ class ExternalStatus(Open):
     """What has no address yet, and why."""
 
 
+class AuthorityStatus(Open):
+    """The set's own authority."""
+
+    not_after: Time | None = None
+    """When it expires."""
+
+    renewal: Time | None = None
+    """When it is renewed."""
+
+    trusted: Count32 | None = None
+    """How many authorities are trusted: more than one while it is being renewed."""
+
+
+class TlsStatus(Open):
+    """The certificate that the operator keeps, or has cert-manager keep."""
+
+    source: Annotated[str, longest(32)] | None = None
+    """Where it comes from: `authority` or `issuerRef`."""
+
+    secret_name: Annotated[str, longest(253)] | None = None
+    """Secret with the certificate."""
+
+    trust_config_map: Annotated[str, longest(253)] | None = None
+    """ConfigMap with the authorities to trust, under `ca.crt`."""
+
+    not_after: Time | None = None
+    """When the certificate expires."""
+
+    renewal: Time | None = None
+    """When it is renewed."""
+
+    authority: AuthorityStatus | None = None
+    """The set's own authority."""
+
+
 class BrokerSetStatus(Status):
     """What is; written by the operator."""
 
@@ -543,6 +578,9 @@ class BrokerSetStatus(Status):
     controllers: ControllersStatus | None = None
     groups: Annotated[tuple[Group, ...], items(512, "name")] = ()
     """The broker groups."""
+
+    tls: TlsStatus | None = None
+    """The certificate that the operator keeps, or has cert-manager keep."""
 
     external: ExternalStatus | None = None
     requests: Annotated[Any, Field(json_schema_extra=Anything)] = None

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from brokerset_cli.options import namesrv_address, namesrv_options
 from brokerset_cli.output import CommandFailed
@@ -29,8 +29,14 @@ from brokerset_client.errors import (
 from brokerset_client.instance import ClientInstance
 from brokerset_protocol.codes import ResponseCode
 from brokerset_runtime.logs import configure_logs
+from brokerset_runtime.remoting.signing import ACCESS_KEY_VARIABLE, SECRET_KEY_VARIABLE
 
 T = TypeVar("T")
+
+NO_PERMISSION_ADVICE: Final = (
+    f"sign as a user that may, with {ACCESS_KEY_VARIABLE} and {SECRET_KEY_VARIABLE}; `brokerset acl list`"
+    " shows who may what, `brokerset topic describe` what a topic allows"
+)
 
 
 def run(namesrv: str, work: Callable[[ClientInstance], Awaitable[T]]) -> T:
@@ -96,6 +102,11 @@ def advice_for(error: ClientError, namesrv: str) -> str:
             return "start a consumer of the group"
         case MessageInvalid():
             return "nothing was sent; correct the message"
+        case (
+            RequestRefused(code=ResponseCode.NO_PERMISSION)
+            | SendFailed(__cause__=RequestRefused(code=ResponseCode.NO_PERMISSION))
+        ):
+            return NO_PERMISSION_ADVICE
         case SendFailed():
             return "see `brokerset status`; a message that got no answer may be stored nevertheless"
         case RequestRefused(code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, address=address):

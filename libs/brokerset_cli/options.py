@@ -11,7 +11,9 @@ from click.core import ParameterSource
 
 from brokerset_cli.folder import DEFAULT_DATA, DataFolder
 from brokerset_cli.output import fail
+from brokerset_cli.set_acl import use_acl_of
 from brokerset_cli.set_tls import use_tls_of
+from brokerset_runtime.remoting.signing import ACCESS_KEY_VARIABLE, SECRET_KEY_VARIABLE
 from brokerset_spec.set_memory import CONTROLLER
 from brokerset_spec.set_parts import DLEDGER
 
@@ -124,6 +126,16 @@ def namesrv_address(namesrv: str | None, data: Path) -> str:
     return _address(namesrv, data, "namesrv", "--namesrv") or DEFAULT_NAMESRV
 
 
+def _use_acl_of(data: Path) -> None:
+    try:
+        use_acl_of(data)
+    except (OSError, ValueError) as error:
+        fail(
+            f"the administrator of the set in {data} is not known: {error}",
+            f"restore the file, or name a Super user in {ACCESS_KEY_VARIABLE} and {SECRET_KEY_VARIABLE}",
+        )
+
+
 def _address(given: str | None, data: Path, of_state: str, option: str) -> str:
     """What is given, or what the set of a folder has; empty when neither is there.
 
@@ -136,6 +148,7 @@ def _address(given: str | None, data: Path, of_state: str, option: str) -> str:
             raise click.BadParameter("; ".join(problems), param_hint=option)
         return given
     use_tls_of(data)
+    _use_acl_of(data)
     state = DataFolder(data).read_state()
     context = click.get_current_context(silent=True)
     if state is None and context and context.get_parameter_source("data") is ParameterSource.COMMANDLINE:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -17,6 +18,7 @@ from brokerset_cli.options import data_option, number_option
 from brokerset_cli.output import fail, write_columns
 from brokerset_cli.processes import free_port, port_holder, port_is_free
 from brokerset_cli.running import Run, controllers_with_data, run_set, write_settings
+from brokerset_cli.set_acl import administrator_file, has_acl, make_acl, settings_file, use_acl_of_own
 from brokerset_cli.set_tls import (
     clients_file,
     has_tls,
@@ -63,6 +65,17 @@ PORTS: Final = (0, 65_535)
 """The smallest and the largest; 0 is none."""
 
 
+@dataclass(frozen=True, slots=True)
+class Security:
+    """What `up` is asked for; None: as at the last start in the folder."""
+
+    tls: bool | None = None
+    acl: bool | None = None
+
+
+AS_LAST_TIME: Final = Security()
+
+
 @click.command()
 @click.option(
     "-f",
@@ -107,6 +120,12 @@ PORTS: Final = (0, 65_535)
     help="Encrypt everything that clients and processes say, with an authority that is made in the folder. "
     "[default: as last time, else --no-tls]",
 )
+@click.option(
+    "--acl/--no-acl",
+    default=None,
+    help="Check who asks for what: users and policies, with an administrator that is made in the folder. "
+    "[default: as last time, else --no-acl]",
+)
 def up(
     manifest_file: Path | None,
     data: Path,
@@ -116,6 +135,7 @@ def up(
     broker_port: int | None,
     http_port: int | None,
     tls: bool | None,
+    acl: bool | None,
 ) -> None:
     """Run a BrokerSet on this machine: controllers, each with a name server, and the brokers of each group.
 
@@ -134,9 +154,9 @@ def up(
     wanted = PortWishes(namesrv_port, broker_port, http_port)
     try:
         if detach:
-            detach_set(manifest, data, host, wanted, tls=tls)
+            detach_set(manifest, data, host, wanted, Security(tls, acl))
         else:
-            _attend(manifest, data, host, wanted, tls)
+            _attend(manifest, data, host, wanted, Security(tls, acl))
     except OSError as error:
         fail(
             f"{error.filename or data} cannot be used: {error.strerror or error}",
@@ -144,8 +164,29 @@ def up(
         )
 
 
+def _secure(folder: DataFolder, host: str, wanted: Security) -> None:
+    """Make or leave out certificates and users as is wished, or as it was at the last start. The folder is
+    claimed."""
+    _choose_tls(folder, host, wanted.tls)
+    _choose_acl(folder, wanted.acl)
+
+
+def _choose_acl(folder: DataFolder, wanted: bool | None) -> None:
+    if wanted is False:
+        settings_file(folder.path).unlink(missing_ok=True)
+    try:
+        if wanted or has_acl(folder.path):
+            make_acl(folder.path)
+        use_acl_of_own(folder.path)
+    except ValueError as error:
+        fail(
+            f"a file in {settings_file(folder.path).parent} cannot be used: {error}",
+            "restore it, or remove it: then a new one is made; a new tools.yml is of use only if the"
+            " administrator's password was never changed by `updateUser`",
+        )
+
+
 def _choose_tls(folder: DataFolder, host: str, wanted: bool | None) -> None:
-    """Make or leave out certificates as is wished, or as it was at the last start. The folder is claimed."""
     if wanted is False:
         processes_file(folder.path).unlink(missing_ok=True)
     elif wanted or has_tls(folder.path):
@@ -160,12 +201,12 @@ def _choose_tls(folder: DataFolder, host: str, wanted: bool | None) -> None:
     use_tls_of_own(folder.path)
 
 
-def _attend(manifest: BrokerSet, data: Path, host: str, wanted: PortWishes, tls: bool | None) -> None:
+def _attend(manifest: BrokerSet, data: Path, host: str, wanted: PortWishes, security: Security) -> None:
     """Run the set in this process until it is asked to stop."""
     folder = DataFolder(data)
     lock = folder.claim(manifest.metadata.name)
     try:
-        _choose_tls(folder, host, tls)
+        _secure(folder, host, security)
         plan = make_plan(manifest, folder, host, wanted)
         folder.write_memory(plan.memory)
         _store_manifest(folder, manifest)
@@ -286,18 +327,18 @@ def detach_set(
     data: Path,
     host: str,
     wanted: PortWishes,
+    security: Security = AS_LAST_TIME,
     *,
-    tls: bool | None = None,
     err: bool = False,
 ) -> None:
     """Start `up` in a session of its own and wait until it says that everything runs.
 
-    `tls` is as the option of `up`; `err` sends what is said to standard error.
+    `err` sends what is said to standard error.
     """
     folder = DataFolder(data)
     lock = folder.claim(manifest.metadata.name)
     try:
-        _choose_tls(folder, host, tls)
+        _secure(folder, host, security)
         # Problems that can be seen now are shown here, not in a log. The other process checks again.
         plan = make_plan(manifest, folder, host, wanted)
         manifest_file = _store_manifest(folder, manifest)
@@ -339,6 +380,12 @@ def detach_set(
     if has_tls(folder.path):
         click.echo(
             f"Clients need TLS: Java ones -Dtls.enable=true -Dtls.config.file={clients_file(folder.path)}",
+            err=err,
+        )
+    if has_acl(folder.path):
+        click.echo(
+            "Clients need users: brokerset user create NAME; brokerset acl allow NAME RESOURCE\n"
+            f"The administrator of mqadmin (conf/tools.yml): {administrator_file(folder.path)}",
             err=err,
         )
     click.echo(

@@ -12,13 +12,14 @@ import structlog
 
 from brokerset_client import calls
 from brokerset_client.assigned_queue import AssignedQueue, Budget
-from brokerset_client.errors import BrokerUnreachable, ClientError, TopicNotFound
+from brokerset_client.errors import BrokerUnreachable, ClientError, RequestRefused, TopicNotFound
 from brokerset_client.instance import ClientInstance
 from brokerset_client.positions import Positions, first_offset
 from brokerset_client.push_settings import PushSettings
 from brokerset_client.routes import Route
 from brokerset_protocol.bodies.heartbeat import ConsumeFromWhere, SubscriptionData
 from brokerset_protocol.bodies.queues import MessageQueue
+from brokerset_protocol.codes import ResponseCode
 from brokerset_protocol.queue_allocation import allocate, sorted_queues
 
 log = structlog.get_logger(__name__)
@@ -63,6 +64,8 @@ class Assignment:
         self._opened = opened
         self._budget = Budget(settings.client_limits)
         self._leaving: dict[MessageQueue, asyncio.Task[object]] = {}
+        self._denied: set[str] = set()
+        """Topics that were refused for want of rights, which is said once."""
 
     @property
     def needs_locks(self) -> bool:
@@ -76,12 +79,21 @@ class Assignment:
             try:
                 complete &= await self._rebalance_topic(topic)
             except ClientError as error:
-                log.debug("topic is not balanced yet", topic=topic, reason=str(error))
+                self._note("topic is not balanced yet", error, topic=topic)
                 complete = False
         for assigned in list(self.queues.values()):
             if assigned.queue.topic not in self._subscriptions:
                 self._let_go(assigned)
         return complete
+
+    def _note(self, what: str, error: ClientError, *, topic: str) -> None:
+        """Log why a topic's queues are not here yet: as an error what does not get better by itself."""
+        denied = isinstance(error, RequestRefused) and error.code == ResponseCode.NO_PERMISSION
+        if denied and topic not in self._denied:
+            self._denied.add(topic)
+            log.error(what, topic=topic, group=self._group, reason=str(error))
+        else:
+            log.debug(what, topic=topic, reason=str(error))
 
     async def renew_locks(self) -> bool:
         """Renew the locks of all queues. False if a broker did not answer: call again soon."""
@@ -217,7 +229,7 @@ class Assignment:
                 if start is None:
                     start = await first_offset(self._instance, queue, self._where, self._from_timestamp_ms)
             except ClientError as error:
-                log.debug("queue has no start yet", queue=str(queue), reason=str(error))
+                self._note("queue has no start yet", error, topic=queue.topic)
                 complete = False
                 continue
             if queue.topic not in self._subscriptions:

@@ -99,7 +99,9 @@ async def fetch(
             else:
                 instance.refresh_soon(queue.topic)
             if failures in (1, 10) or failures % 100 == 0:
-                log.warning("pull failed", queue=str(queue), failures=failures, reason=str(error))
+                denied = isinstance(error, RequestRefused) and error.code == ResponseCode.NO_PERMISSION
+                note = log.error if denied else log.warning  # it does not get better by itself
+                note("pull failed", queue=str(queue), failures=failures, reason=str(error))
             await asyncio.sleep(TROUBLE.delay_ms(failures) / 1000)
             continue
         failures = 0

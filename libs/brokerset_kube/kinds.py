@@ -42,10 +42,12 @@ CONFIG_MAP: Final = Kind("v1", "ConfigMap", "configmaps")
 CLAIM: Final = Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims")
 NODE: Final = Kind("v1", "Node", "nodes", namespaced=False)
 POD: Final = Kind("v1", "Pod", "pods")
+SECRET: Final = Kind("v1", "Secret", "secrets")
 SERVICE: Final = Kind("v1", "Service", "services")
 SERVICE_ACCOUNT: Final = Kind("v1", "ServiceAccount", "serviceaccounts")
 STATEFUL_SET: Final = Kind("apps/v1", "StatefulSet", "statefulsets")
 JOB: Final = Kind("batch/v1", "Job", "jobs")
+CERTIFICATE: Final = Kind("cert-manager.io/v1", "Certificate", "certificates")
 LEASE: Final = Kind("coordination.k8s.io/v1", "Lease", "leases")
 ENDPOINT_SLICE: Final = Kind("discovery.k8s.io/v1", "EndpointSlice", "endpointslices")
 EVENT: Final = Kind("events.k8s.io/v1", "Event", "events")
@@ -68,6 +70,9 @@ OWN: Final = (BROKER_SET, TOPIC, SUBJECT, STORE_AUDIT, STORE_MIGRATION, STORE_EX
 
 OPTIONAL: Final = (POD_MONITOR, PROMETHEUS_RULE)
 """Kinds that a cluster may lack; they are not asked for then."""
+
+WHERE_ALLOWED: Final = (SECRET, CERTIFICATE)
+"""Kinds that the operator has rights on only where its chart says so; read by name, and not watched."""
 
 ALL: Final = tuple(kind for kind in globals().values() if isinstance(kind, Kind))
 """Every kind above."""

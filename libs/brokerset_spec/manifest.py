@@ -35,12 +35,15 @@ from brokerset_spec.manifest_reader import ManifestReader, put_name
 from brokerset_spec.pod_template import check_pod_template, resource_problems
 from brokerset_spec.problems import BROKER_NAME_SHAPE, ManifestError, Problem
 from brokerset_spec.set_parts import (
+    AUTHORITY_TOO_SHORT,
     CONTROLLERS_MAX,
     DLEDGER,
     ENFORCING,
     ENFORCING_SHARED,
+    TLS_TWICE,
     TLS_WITHOUT_SECRET,
     TLS_WITHOUT_TRUST,
+    TRUST_AND_AUTHORITY,
     TRUST_WITHOUT_SECRET,
     Acl,
     Controllers,
@@ -83,6 +86,13 @@ KIND: Final = "BrokerSet"
 
 REPLICAS_MAX: Final = 9
 """Most brokers of one group."""
+
+NOT_LOCAL: Final = {
+    "secretName": "names a Secret, which only Kubernetes has",
+    "issuerRef": "names an issuer, which only Kubernetes has",
+    "authority": "is kept in Secrets, which only Kubernetes has",
+}
+"""Where certificates come from on Kubernetes alone."""
 
 EXAMPLES: Final = {
     "apiVersion": API_VERSION,
@@ -379,9 +389,9 @@ def check_local_manifest(manifest: BrokerSet) -> list[Problem]:
     Plain connections instead of those that were asked for would be a surprise, hence no note but a refusal.
     """
     found = _everywhere(manifest)
-    if manifest.spec.tls.secret_name is not None:
+    for source in manifest.spec.tls.sources:
         advice = "leave it out, and start the set with brokerset up --tls"
-        found.append(Problem("spec.tls.secretName", "names a Secret, which only Kubernetes has", advice))
+        found.append(Problem(f"spec.tls.{source}", NOT_LOCAL[source], advice))
     return found
 
 
@@ -438,12 +448,19 @@ def _contradictions(manifest: BrokerSet) -> Iterable[Problem]:
 
 def _tls_problems(manifest: BrokerSet) -> Iterable[Problem]:
     tls = manifest.spec.tls
-    if tls.mode == ENFORCING and tls.secret_name is None:
+    if len(tls.sources) > 1:
+        yield Problem("spec.tls", *TLS_TWICE)
+    if tls.mode == ENFORCING and not tls.sources:
         yield Problem("spec.tls.secretName", *TLS_WITHOUT_SECRET)
-    if tls.mode == ENFORCING and tls.trust_config_map is None:
+    if tls.mode == ENFORCING and tls.trust_config_map is None and tls.authority is None:
         yield Problem("spec.tls.trustConfigMap", *TLS_WITHOUT_TRUST)
-    if tls.trust_config_map is not None and tls.secret_name is None:
+    if tls.trust_config_map is not None and not tls.sources:
         yield Problem("spec.tls.trustConfigMap", *TRUST_WITHOUT_SECRET)
+    if tls.trust_config_map is not None and tls.authority is not None:
+        yield Problem("spec.tls.trustConfigMap", *TRUST_AND_AUTHORITY)
+    own = tls.authority
+    if own is not None and own.authority_days < 3 * own.certificate_days:
+        yield Problem("spec.tls.authority.authorityDays", *AUTHORITY_TOO_SHORT)
     if tls.mode == ENFORCING and manifest.spec.controllers.ref is not None:
         yield Problem("spec.tls.mode", *ENFORCING_SHARED)
 

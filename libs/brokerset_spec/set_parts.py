@@ -192,17 +192,36 @@ class Update(Part):
     """
 
 
+CERTIFICATE_DAYS_MAX: Final = 825
+"""Longest that a certificate is good; some clients refuse longer ones."""
+
+AUTHORITY_DAYS_MAX: Final = 7300
 ENFORCING: Final = "enforcing"
 """Mode in which plain requests are refused."""
 
-TLS_WITHOUT_SECRET: Final = ("is missing, and mode enforcing needs a certificate", "name a Secret")
+TLS_WITHOUT_SECRET: Final = (
+    "is missing, and mode enforcing needs a certificate",
+    "name a Secret, or use authority or issuerRef",
+)
 TLS_WITHOUT_TRUST: Final = (
     "is missing, and mode enforcing needs what pods and operator trust",
-    "name a ConfigMap whose entry ca.crt has the authorities",
+    "name a ConfigMap whose entry ca.crt has the authorities, or use authority",
 )
 TRUST_WITHOUT_SECRET: Final = (
     "is of no use without a certificate",
     "name a Secret in secretName, or leave it out",
+)
+TRUST_AND_AUTHORITY: Final = (
+    "is of no use with an authority of the set's own, which has a ConfigMap of its own",
+    "leave it out",
+)
+TLS_TWICE: Final = (
+    "says where the certificate comes from more than once",
+    "use one of secretName, issuerRef and authority",
+)
+AUTHORITY_TOO_SHORT: Final = (
+    "is too short for certificateDays: an authority lasts at least three times as long",
+    "use a greater number",
 )
 ENFORCING_SHARED: Final = (
     "enforcing is not possible with controllers of another set",
@@ -224,24 +243,74 @@ class SecretRef(Part):
     """Name of the secret; none switches the feature off."""
 
 
-class Tls(Part):
-    """Encrypted connections, with a certificate that somebody else keeps: cert-manager, or you."""
+class IssuerRef(Part):
+    """An issuer of cert-manager."""
+
+    name: ObjectName
+    """Name of the issuer."""
+
+    kind: Literal["Issuer", "ClusterIssuer"] = "Issuer"
+    """An `Issuer` is in the namespace of the set."""
+
+    group: ObjectName = "cert-manager.io"
+    """API group of that kind: issuers of others than cert-manager have their own."""
+
+
+class OwnAuthority(Part):
+    """An authority of the set's own, which the operator makes, keeps and renews in Secrets."""
 
     model_config = ConfigDict(
         json_schema_extra=ruled(
             rule(
-                f"!has(self.mode) || self.mode != '{ENFORCING}' || has(self.secretName)",
+                "self.authorityDays >= 3 * self.certificateDays",
+                "; ".join(AUTHORITY_TOO_SHORT),
+                "authorityDays",
+            )
+        )
+    )
+
+    certificate_days: Annotated[int, Field(ge=1, le=CERTIFICATE_DAYS_MAX)] = 90
+    """How long a certificate of the set is good; it is renewed when a third of that is left."""
+
+    authority_days: Annotated[int, Field(ge=3, le=AUTHORITY_DAYS_MAX)] = 1825
+    """How long the authority is good; it is renewed when a third of that is left. Three times
+    `certificateDays` at least."""
+
+
+def _one_source(has: str) -> str:
+    """The rule that holds only where the certificate comes from somewhere."""
+    return f"{has} || has(self.secretName) || has(self.issuerRef) || has(self.authority)"
+
+
+class Tls(Part):
+    """Encrypted connections, and where their certificate comes from: one of `secretName`, `issuerRef` and
+    `authority`; without any there is none."""
+
+    model_config = ConfigDict(
+        json_schema_extra=ruled(
+            rule(
+                "[has(self.secretName), has(self.issuerRef), has(self.authority)].filter(x, x).size() <= 1",
+                "; ".join(TLS_TWICE),
+            ),
+            rule(
+                _one_source(f"!has(self.mode) || self.mode != '{ENFORCING}'"),
                 "; ".join(TLS_WITHOUT_SECRET),
                 "secretName",
             ),
             rule(
-                f"!has(self.mode) || self.mode != '{ENFORCING}' || has(self.trustConfigMap)",
+                f"!has(self.mode) || self.mode != '{ENFORCING}' || has(self.trustConfigMap) || "
+                "has(self.authority)",
                 "; ".join(TLS_WITHOUT_TRUST),
                 "trustConfigMap",
             ),
             rule(
-                "!has(self.trustConfigMap) || has(self.secretName)",
+                _one_source("!has(self.trustConfigMap)"),
                 "; ".join(TRUST_WITHOUT_SECRET),
+                "trustConfigMap",
+            ),
+            rule(
+                "!has(self.trustConfigMap) || !has(self.authority)",
+                "; ".join(TRUST_AND_AUTHORITY),
                 "trustConfigMap",
             ),
         )
@@ -249,23 +318,44 @@ class Tls(Part):
 
     mode: Literal["permissive", "enforcing"] = "permissive"
     """`permissive`: plain requests are served, too, and pods connect to each other without TLS. `enforcing`:
-    each port of the set takes TLS alone; it needs `trustConfigMap`, and controllers that no other set shares.
+    each port of the set takes TLS alone; it needs `trustConfigMap` or `authority`, and controllers that no
+    other set shares.
 
     A set that runs gets there and back in steps, each of which replaces its pods one at a time: first all
     accept TLS, then all connect by it, then plain requests are refused.
     """
 
     secret_name: Annotated[ObjectName, Field(json_schema_extra=page(values="none"))] | None = None
-    """Secret of type `kubernetes.io/tls` in the same namespace; none means plain connections only.
+    """Secret of type `kubernetes.io/tls` in the same namespace, which somebody else keeps.
 
     With it brokers, name servers and controllers serve TLS and plain requests on the same ports. It must be
     there before. A renewed certificate is used without a restart; another name replaces the pods.
+    """
+
+    issuer_ref: IssuerRef | None = None
+    """Issuer of cert-manager that signs the certificate. The operator keeps a `Certificate` called
+    `<set>-certificate` with all names of the set, and cert-manager the Secret of that name.
+
+    The chart gives the operator what it needs for it with `tls.certManager.enabled`.
+    """
+
+    authority: OwnAuthority | None = None
+    """An authority of the set's own: the operator makes and renews it, and the certificate, in the Secrets
+    `<set>-authority` and `<set>-certificate`. Whom to trust is in the ConfigMap `<set>-authority`.
+
+    The chart gives the operator what it needs for it with `tls.authority.enabled`.
     """
 
     trust_config_map: Annotated[ObjectName, Field(json_schema_extra=page(values="none"))] | None = None
     """ConfigMap in the same namespace whose entry `ca.crt` has the authorities, in PEM, that sign the set's
     certificates. Pods and operator trust them, and pods let in as one of theirs whom they have signed.
     """
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Names of the fields that say where the certificate comes from."""
+        given = {"secretName": self.secret_name, "issuerRef": self.issuer_ref, "authority": self.authority}
+        return tuple(name for name, value in given.items() if value is not None)
 
 
 class Acl(SecretRef):

@@ -7,6 +7,7 @@ import os
 import random
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -19,6 +20,7 @@ from brokerset_kube.kinds import Kind
 from brokerset_kube.watching import Watch
 from brokerset_operator.apply import Means
 from brokerset_operator.audits import AUDIT, AuditReconciler
+from brokerset_operator.certificates_view import secret_versions
 from brokerset_operator.elector import Elector, ElectorSettings
 from brokerset_operator.enqueueing import Enqueuer
 from brokerset_operator.events import Events
@@ -123,7 +125,13 @@ class OperatorProcess:
             self._reconcile, workers=settings.workers, on_reconciled=self.measurements.reconciled
         )
         self.measurements.watch_queue(self.queue)
-        self.quiescent = QuiescentSets(clock, self._watching, self._facts.optional_kinds, self._random)
+        self.quiescent = QuiescentSets(
+            clock,
+            self._watching,
+            self._facts.optional_kinds,
+            self._random,
+            partial(secret_versions, self.client),
+        )
         self.enqueuer = Enqueuer(
             self.queue, self.quiescent, lambda kind: self.measurements.events.labels(kind).inc()
         )
@@ -143,6 +151,7 @@ class OperatorProcess:
                 installation=installation,
                 runbooks=settings.runbooks.rstrip("/"),
                 ip_family="IPv6" if ":" in settings.pod_ip else "IPv4",
+                trust_spread_seconds=float(settings.trust_spread_seconds),
             ),
             plan,
             resync,

@@ -24,6 +24,7 @@ from brokerset_kube.errors import KubeError, NotFound
 from brokerset_kube.kinds import Kind, kind_named, kind_of
 from brokerset_kube.patches import covers, digest, merge_patch, substance
 from brokerset_operator.brokers_view import Brokers, BrokerSilent
+from brokerset_operator.certificate_secrets import SecretOvertaken, issue_certificate, write_authority
 from brokerset_operator.controllers_view import QUERY_SECONDS
 from brokerset_operator.events import Events
 from brokerset_operator.ledger_view import LedgerAdmin
@@ -189,6 +190,10 @@ async def _carry_out(action: Action, seen: Seen, means: Means) -> None:
                 await means.events.emit(seen.live, action.reason, action.message, warning=action.warning)
             case actions.DeletePod():
                 await _delete_pod(action, seen, means)
+            case actions.WriteAuthority():
+                await write_authority(means.client, seen.observed.meta, action, seen.observed.now)
+            case actions.IssueCertificate():
+                await issue_certificate(means.client, seen.observed.meta, action, seen.observed.now)
             case actions.DeleteObject() | actions.ResizeClaim() | actions.PointMasterService():
                 await _change_object(action, seen.observed, means)
             case actions.SetPermission():
@@ -201,6 +206,8 @@ async def _carry_out(action: Action, seen: Seen, means: Means) -> None:
                 await _ask_controllers(action, seen)
     except KubeError as error:
         raise ActionFailed(action, error.reason, str(error), error.retry_after) from error
+    except SecretOvertaken as error:
+        raise ActionFailed(action, "Overtaken", str(error)) from error
     except BrokerSilent as error:
         raise ActionFailed(action, "BrokerSilent", str(error)) from error
     except ClientError as error:

@@ -14,6 +14,7 @@ from brokerset_kube.client import KubeClient, Object
 from brokerset_kube.errors import Forbidden, KubeError, NotFound
 from brokerset_kube.kinds import Kind
 from brokerset_operator.brokers_view import broker_addresses, observe_drain, observe_troubles, settings_at
+from brokerset_operator.certificates_view import observe_certificates
 from brokerset_operator.controllers_view import (
     ControllersView,
     controller_addresses,
@@ -256,11 +257,13 @@ async def _observe(
         settings = group.create_task(settings_at(brokers, tls))
         classes = group.create_task(_storage_classes(facts, lists["claims"], manifest))
         nodes = group.create_task(_nodes(facts, pods, now))
+        keeping = group.create_task(observe_certificates(client, live, manifest, lists["config_maps"]))
         sharing = group.create_task(_shared_by(client, live, manifest))
         addresses = group.create_task(_node_addresses(facts, pods, manifest))
     view = observing.result()
     if members is not None:
         view = replace(view, groups=telling.result(), by_members=True)
+    certificates, certificate = keeping.result()
     troubles = asking.result()
     stuck, missing = nodes.result()
     meta, status = _meta(live), live.get("status") or {}
@@ -279,7 +282,8 @@ async def _observe(
         operator=replace(installed, api_kinds=optional_names(optional)),
         other={
             f"{kind}/{name}": item for kind, task in further.items() for name, item in task.result().items()
-        },
+        }
+        | ({} if certificate is None else {f"Certificate/{certificate['metadata']['name']}": certificate}),
         storage_classes=classes.result(),
         nodes=stuck,
         node_addresses=addresses.result(),
@@ -291,9 +295,15 @@ async def _observe(
         settings=settings.result(),
         drains=await _drains(going(manifest, status, groups), tls),
         tls_trust_problem=trust.problem,
+        certificates=certificates,
         shared_by=sharing.result(),
         now=now,
-        **lists,
+        stateful_sets=lists["stateful_sets"],
+        pods=pods,
+        claims=lists["claims"],
+        services=lists["services"],
+        endpoint_slices=lists["endpoint_slices"],
+        config_maps=lists["config_maps"],
     )
     return Seen(observed, live, view.addresses, view, asked, brokers, members)
 

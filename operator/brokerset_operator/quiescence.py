@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -18,8 +18,12 @@ from brokerset_kube.patches import digest
 from brokerset_operator.brokers_view import settings_at
 from brokerset_operator.controllers_view import ControllersView, query_controllers
 from brokerset_operator.ledger_view import Member, query_groups
+from brokerset_operator.model import names
+from brokerset_operator.model.certificates import OwnCertificates, earliest
+from brokerset_operator.model.observed import Observed
 from brokerset_operator.observe import Seen, optional_names
 from brokerset_operator.plan import reasons
+from brokerset_operator.plan.objects import part, seconds
 from brokerset_operator.reconcile_queue import Key
 from brokerset_protocol.bodies.controllers import GroupState
 from brokerset_runtime.clock import Clock
@@ -56,6 +60,10 @@ class _Quiescent:
     said: str
     """A hash of what they said then."""
 
+    namespace: str
+    secrets: Mapping[str, str]
+    """Resource versions of Secrets that the operator keeps: nobody tells of them, as they are not watched."""
+
     api_kinds: frozenset[str]
     version: str
 
@@ -67,6 +75,13 @@ class _Observing:
     disturbed: bool = False
     version: str | None = None
     """Of the BrokerSet in its last event since it began."""
+
+
+SecretVersions = Callable[[str, Iterable[str]], Awaitable[Mapping[str, str]]]
+
+
+async def _no_versions(_: str, __: Iterable[str]) -> Mapping[str, str]:
+    return {}
 
 
 @dataclass(slots=True)
@@ -81,6 +96,9 @@ class QuiescentSets:
     """The optional kinds that the cluster has now; may raise a `KubeError`."""
 
     randomness: random.Random = field(default_factory=random.Random)
+    secret_versions: SecretVersions = _no_versions
+    """Reads the resource versions of Secrets of a namespace, by name."""
+
     _quiescent: dict[Key, _Quiescent] = field(default_factory=dict)
     _observing: dict[Key, _Observing] = field(default_factory=dict)
 
@@ -121,6 +139,8 @@ class QuiescentSets:
         if not (seen.asked or seen.members) or not all_is_well(status):
             return
         lasts = COMPLETE_SECONDS * (1 - COMPLETE_SPREAD * self.randomness.random())
+        if (renewal := renewal_in(status)) is not None:
+            lasts = min(lasts, renewal - self.clock.now_ms() / 1000)
         self._quiescent[key] = _Quiescent(
             until=self.clock.monotonic() + lasts,
             controllers=seen.asked,
@@ -128,6 +148,8 @@ class QuiescentSets:
             members=seen.members,
             tls=seen.view.tls,
             said=said_by(seen.view, seen.observed.settings),
+            namespace=key.namespace,
+            secrets=secrets_of(seen.observed),
             api_kinds=seen.observed.operator.api_kinds,
             version=version,
         )
@@ -147,6 +169,10 @@ class QuiescentSets:
             return False
         if optional_names(await self.optional_kinds()) != quiescent.api_kinds:
             return False
+        if quiescent.secrets:
+            versions = await self.secret_versions(quiescent.namespace, quiescent.secrets)
+            if versions != quiescent.secrets:
+                return False
         members = quiescent.members
         view, settings, groups = await asyncio.gather(
             query_controllers(quiescent.controllers, quiescent.tls),
@@ -172,6 +198,22 @@ def said_by(view: ControllersView, settings: Mapping[str, Mapping[str, str]]) ->
             settings,
         ]
     )
+
+
+def secrets_of(observed: Observed) -> dict[str, str]:
+    """Resource versions of the Secrets that the operator keeps for a set, by name."""
+    seen = observed.certificates
+    if not isinstance(seen, OwnCertificates):
+        return {}
+    name = observed.meta.name
+    kept = {names.authority(name): seen.authority, names.certificate(name): seen.certificate}
+    return {of: each.version for of, each in kept.items() if each is not None}
+
+
+def renewal_in(status: Mapping[str, Any]) -> float | None:
+    """When a certificate or authority is to be renewed, as a status says, in seconds since 1970."""
+    tls = part(status, "tls")
+    return earliest(seconds(each.get("renewal")) for each in (tls, part(tls, "authority")))
 
 
 def all_is_well(status: Mapping[str, Any]) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 from brokerset_kube import kinds
 from brokerset_kube.client import KubeClient
 from brokerset_kube.errors import Forbidden, NotFound
+from brokerset_operator.model import names
 from brokerset_operator.model.tls_stages import connects_by_tls
 from brokerset_operator.plan.objects import part, text
 from brokerset_operator.resources.tls_files import AUTHORITIES_FILE, server_name
@@ -40,7 +41,11 @@ class SetTrust:
 async def trust_in(client: KubeClient, broker_set: Mapping[str, Any]) -> SetTrust:
     """Read the authorities of a BrokerSet. Raises a `KubeError` if the API server does not tell."""
     metadata = broker_set["metadata"]
-    name = text(part(part(broker_set, "spec"), "tls").get("trustConfigMap"))
+    asked = part(part(broker_set, "spec"), "tls")
+    if own := isinstance(asked.get("authority"), Mapping):
+        name: str | None = names.authority(str(metadata["name"]))
+    else:
+        name = text(asked.get("trustConfigMap"))
     if name is None:
         return SetTrust()
     where = f"ConfigMap {name} (spec.tls.trustConfigMap)"
@@ -48,6 +53,8 @@ async def trust_in(client: KubeClient, broker_set: Mapping[str, Any]) -> SetTrus
     try:
         found = await client.get(kinds.CONFIG_MAP, name, metadata["namespace"])
     except NotFound:
+        if own:
+            return SetTrust()  # the operator makes it, see `plan/certificates`
         return SetTrust(problem=f"{where} is not there: make it; {advice}")
     except Forbidden as error:
         return SetTrust(problem=f"{where} may not be read: {error.message}")

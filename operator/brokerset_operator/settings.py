@@ -43,6 +43,11 @@ class OperatorSettings:
     resync_seconds: int = number(300, low=5, high=86_400)
     """Longest time between two reconciles of a BrokerSet about which nothing was heard."""
 
+    trust_spread_seconds: int = number(300, low=30, high=86_400)
+    """How long a new authority of a set is trusted by everybody before it signs, and the former one after it
+    does not: as long as it takes at most until pods and clients have read a changed Secret or ConfigMap. The
+    kubelet needs a minute or two."""
+
     http_port: int = number(8080, high=PORT_MAX)
     """Port of `/metrics`, `/healthz` and `/readyz`; 0 switches it off."""
 

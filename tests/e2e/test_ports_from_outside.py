@@ -19,6 +19,7 @@ from typing import Any, Final
 import pytest
 
 from brokerset_broker.member.dledger import ledger_member
+from brokerset_cli.set_acl import administrator_file
 from brokerset_cli.set_tls import processes_file
 from brokerset_client import Message, Producer
 from brokerset_client.errors import ClientError
@@ -35,6 +36,7 @@ from brokerset_rig.outsider_attempts import PORTS, Target, make_topic, registere
 from brokerset_rig.set_certificates import SetCertificates
 from brokerset_rig.stack import free_port
 from brokerset_rig.waiting import until
+from brokerset_runtime.remoting.signing import ACCESS_KEY_VARIABLE, SECRET_KEY_VARIABLE
 from brokerset_runtime.tls import ENVIRONMENT_VARIABLE
 from brokerset_spec.plan import SECOND_PORT_OFFSET
 
@@ -48,15 +50,7 @@ LEDGER, OPERATOR = "40911", "8080 of the operator"
 OF_SETS: Final = tuple(port for port in PORTS if port not in (LEDGER, OPERATOR))
 
 BODY, PASSWORD = "for readers alone", "key-of-app"
-PASSWORDS: Final = {
-    "BROKERSET_ACCESS_KEY": "admin",
-    "BROKERSET_SECRET_KEY": "key-of-admin",
-    "BROKERSET_SET_authenticationEnabled": "true",
-    "BROKERSET_SET_initAuthenticationUser": json.dumps({"username": "admin", "password": "key-of-admin"}),
-    "BROKERSET_SET_innerClientAuthenticationCredentials": json.dumps(
-        {"accessKey": "inner", "secretKey": "key-of-inner"}
-    ),
-}
+INNER: Final = json.dumps({"accessKey": "inner", "secretKey": "key-of-inner"})
 MANIFEST: Final = """
 apiVersion: brokerset.io/v1alpha1
 kind: BrokerSet
@@ -135,21 +129,21 @@ def attacked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     """A set with the settings of a column, a message and, where they are checked, a user."""
     setting: str = request.param
     folder = tmp_path_factory.mktemp("ports")
-    manifest = MANIFEST
+    manifest, options = MANIFEST, [] if setting == PLAIN else ["--tls"]
     with pytest.MonkeyPatch.context() as patch:
-        for name in (ENVIRONMENT_VARIABLE, *PASSWORDS):
+        for name in (ENVIRONMENT_VARIABLE, ACCESS_KEY_VARIABLE, SECRET_KEY_VARIABLE):
             patch.delenv(name, raising=False)
         if setting == USERS:
             token = folder / "token"
             token.touch(0o600)
             token.write_text("of-readers")
-            manifest += (
-                "    authenticationEnabled: true\n    authorizationEnabled: true\n"
-                f"    storeStreamTokenFile: {token}\n"
-            )
-            for name, value in PASSWORDS.items():
-                patch.setenv(name, value)
-        with local_set(folder, manifest, *(() if setting == PLAIN else ("--tls",))) as local:
+            manifest += f"    storeStreamTokenFile: {token}\n"
+            options.append("--acl")
+        with local_set(folder, manifest, *options) as local:
+            if setting == USERS:
+                user, password = administrator_of(local)
+                patch.setenv(ACCESS_KEY_VARIABLE, user)
+                patch.setenv(SECRET_KEY_VARIABLE, password)
             if setting != PLAIN:
                 patch.setenv(ENVIRONMENT_VARIABLE, str(processes_file(local.data)))
             found = Attacked(local, setting, *target_in(local))
@@ -160,6 +154,12 @@ def attacked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
             if setting == CERTIFICATES:
                 ask_for_certificates(found)
             yield found
+
+
+def administrator_of(local: LocalSet) -> tuple[str, str]:
+    """Name and password, as `up --acl` has made them."""
+    found = dict(re.findall(r"(?m)^(\w+): (\S+)$", administrator_file(local.data).read_text()))
+    return found["accessKey"], found["secretKey"]
 
 
 def target_in(local: LocalSet) -> tuple[Target, str]:
@@ -324,9 +324,7 @@ async def leader_of_ledger(folder: Path, setting: str) -> AsyncIterator[Target]:
         settings |= {
             "authentication_enabled": True,
             "authorization_enabled": True,
-            "inner_client_authentication_credentials": PASSWORDS[
-                "BROKERSET_SET_innerClientAuthenticationCredentials"
-            ],
+            "inner_client_authentication_credentials": INNER,
         }
     async with ledger_brokers.group(folder / "group", **settings) as members:
         leader = await members.leader()

@@ -56,17 +56,6 @@ def slaves_of(view: dict[str, Any]) -> list[dict[str, Any]]:
     return [r for r in group["replicas"] if r["brokerId"] != group["masterId"]]
 
 
-def bodies(trio: LocalSet, topic: str, group: str, wanted: set[str]) -> set[str]:
-    """What a new group reads, as long as something of what is wanted is missing; doubles are let through."""
-    found: set[str] = set()
-    while missing := wanted - found:
-        shown = trio(
-            "consume", topic, "--group", group, "--count", str(len(missing)), "--wait", "20", "--json"
-        ).stdout
-        found |= {json.loads(line)["body"] for line in shown.splitlines()}
-    return found
-
-
 def pid_of(trio: LocalSet, name: str) -> int:
     return int(trio.processes("broker")[name]["pid"])
 
@@ -118,7 +107,7 @@ def test_a_killed_master_is_replaced_and_nothing_acknowledged_is_lost(trio: Loca
     assert group_of(after)["masterEpoch"] > group_of(before)["masterEpoch"]
     assert group_of(after)["masterId"] != group_of(before)["masterId"]
     assert identities(after) == identities(before)
-    assert bodies(trio, "failover", "failover", set(writing.acknowledged)) >= set(writing.acknowledged)
+    assert trio.bodies("failover", "failover", set(writing.acknowledged)) >= set(writing.acknowledged)
     trio.until(same_logs(trio), "the logs are equal")
 
 
@@ -185,7 +174,7 @@ def test_a_killed_master_fails_no_send_of_a_producer_with_default_settings(trio:
     assert [outcome for outcome in outcomes if outcome is not SendStatus.SEND_OK] == []
     assert group_of(after)["masterId"] != group_of(before)["masterId"]
     wanted = {str(number) for number in range(100)}
-    assert bodies(trio, "steady", "steady", wanted) >= wanted
+    assert trio.bodies("steady", "steady", wanted) >= wanted
 
 
 def test_killed_slaves_are_not_noticed_by_those_who_send(trio: LocalSet) -> None:
@@ -196,7 +185,7 @@ def test_killed_slaves_are_not_noticed_by_those_who_send(trio: LocalSet) -> None
             trio.until_whole()
 
     assert writing.failures == []
-    assert bodies(trio, "slaves", "slaves", set(writing.acknowledged)) >= set(writing.acknowledged)
+    assert trio.bodies("slaves", "slaves", set(writing.acknowledged)) >= set(writing.acknowledged)
 
 
 def test_a_switch_over_fails_no_send(trio: LocalSet) -> None:
@@ -218,7 +207,7 @@ def test_a_switch_over_fails_no_send(trio: LocalSet) -> None:
     assert "is master now, epoch " in shown
     assert "is master already" in again
     assert writing.failures == []
-    assert bodies(trio, "planned", "planned", set(writing.acknowledged)) >= set(writing.acknowledged)
+    assert trio.bodies("planned", "planned", set(writing.acknowledged)) >= set(writing.acknowledged)
 
 
 def test_a_fenced_slave_follows_without_being_waited_for_and_comes_back(trio: LocalSet) -> None:
@@ -325,7 +314,7 @@ def test_with_too_few_in_sync_sends_are_refused_and_then_served_again(trio: Loca
             lambda view: any("sends are refused below 2" in text for text in view["problems"]), "1 is in sync"
         )
         refused = trio("send", "few", "--count", "1", code=1).stderr
-        read = bodies(trio, "few", "few", {f"message {n} of 10" for n in range(1, 11)})
+        read = trio.bodies("few", "few", {f"message {n} of 10" for n in range(1, 11)})
     finally:
         for pid in hung:
             os.kill(pid, signal.SIGCONT)
@@ -369,7 +358,7 @@ def test_one_broker_becomes_three_five_and_two_while_a_producer_sends(tmp_path: 
             two_said = trio("scale", GROUP, "--replicas", "2").stdout
             two = trio.until_whole(2)
         trio.until(same_logs(trio), "the logs are equal")
-        read = bodies(trio, "scaled", "scaled", set(writing.acknowledged))
+        read = trio.bodies("scaled", "scaled", set(writing.acknowledged))
         trio("down")
         started = trio("up", "--detach", "-f", str(tmp_path / "set.yaml"), *FREE_PORTS).stdout
         again = trio.until_whole(2)

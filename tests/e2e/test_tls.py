@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import http.client
-import json
 import socket
 import ssl
 import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -20,8 +20,10 @@ from brokerset_protocol.ha_packets import SlaveHandshake, encode_slave_handshake
 from brokerset_raft import frames
 from brokerset_raft.frames import Hello
 from brokerset_rig.local_set import LocalSet, Sending, local_set
+from brokerset_runtime.files import write_atomically
 from brokerset_runtime.remoting import connect
 from brokerset_runtime.tls import ENVIRONMENT_VARIABLE, Tls
+from brokerset_runtime.tls.authority import Authority
 
 MANIFEST = """
 apiVersion: brokerset.io/v1alpha1
@@ -32,6 +34,10 @@ spec:
   controllers: {replicas: 3}
   config: {mappedFileSizeCommitLog: 16777216, maxHashSlotNum: 1000, maxIndexNum: 4000}
 """
+
+RAFT_GREETING = frames.encode(Hello(frames.PROTOCOL_VERSION, "nobody's", 98, 99))
+HA_GREETING = encode_slave_handshake(SlaveHandshake(9))
+"""What a member says first, and what makes the other side answer."""
 
 
 @pytest.fixture(scope="module")
@@ -113,11 +119,7 @@ async def test_members_alone_come_through_where_members_talk(secure: LocalSet, s
     if shown is not None:
         context.load_cert_chain(tls / f"{shown}.pem", tls / f"{shown}.key")
     ports = ports_of(secure)
-    hello = Hello(frames.PROTOCOL_VERSION, "nobody's", 98, 99)
-    for address, greeting in (
-        (ports["raft"], frames.encode(hello)),
-        (ports["replication"], encode_slave_handshake(SlaveHandshake(9))),
-    ):
+    for address, greeting in ((ports["raft"], RAFT_GREETING), (ports["replication"], HA_GREETING)):
         host, _, port = address.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
         writer.write(greeting)
@@ -153,10 +155,7 @@ def test_nothing_acknowledged_is_lost_when_the_master_is_killed(secure: LocalSet
         wanted = len(sending.acknowledged) + 50
         secure.until(lambda _: len(sending.acknowledged) >= wanted, "messages are acknowledged again")
     secure.until_whole()
-    shown = secure(
-        "consume", "kept", "--group", "all", "--count", str(len(sending.acknowledged)), "--json"
-    ).stdout
-    assert set(sending.acknowledged) <= {json.loads(line)["body"] for line in shown.splitlines()}
+    assert set(sending.acknowledged) <= secure.bodies("kept", "all", set(sending.acknowledged))
 
 
 def test_new_certificates_fail_no_send(secure: LocalSet) -> None:
@@ -173,6 +172,55 @@ def test_new_certificates_fail_no_send(secure: LocalSet) -> None:
         wanted = len(sending.acknowledged) + 20
         secure.until(lambda _: len(sending.acknowledged) >= wanted, "messages are acknowledged on")
     assert sending.failures == []
+
+
+def test_a_new_authority_fails_no_send(secure: LocalSet) -> None:
+    """As docs/security.md says: both are trusted, then new certificates are shown, then the old one is forgotten."""
+    folder = secure.data / "tls"
+    trusted = folder / "authority.pem"
+    old, new = trusted.read_bytes(), Authority.make("the next one")
+    stranger, member = folder / "old.pem", folder / "new.pem"
+    stranger.write_bytes((folder / "processes.pem").read_bytes() + (folder / "processes.key").read_bytes())
+    issued = new.issue("brokerset", ["127.0.0.1", "localhost"])
+    member.write_bytes(issued.certificate + issued.key)
+    secure("topic", "create", "trusted")
+    secure.until_whole()
+    raft = [each["raft"] for each in secure.processes("controller").values()]
+    doors = {address: RAFT_GREETING for address in raft} | {ports_of(secure)["replication"]: HA_GREETING}
+    with Sending(secure, "trusted", at_least=20) as sending:
+        write_atomically(trusted, old + new.certificate)
+        secure.until(lambda _: all(lets_in(*door, member) for door in doors.items()), "both are trusted")
+        before = shown_at(raft[0])
+        write_atomically(folder / "processes.key", issued.key)
+        write_atomically(folder / "processes.pem", issued.certificate)
+        secure.until(
+            lambda _: before not in map(shown_at, ports_of(secure).values()), "all show new certificates"
+        )
+        write_atomically(trusted, new.certificate)
+        secure.until(
+            lambda _: not any(lets_in(*door, stranger) for door in doors.items()), "the old one is forgotten"
+        )
+        wanted = len(sending.acknowledged) + 20
+        secure.until(lambda _: len(sending.acknowledged) >= wanted, "messages are acknowledged on")
+    secure.kill("broker-0", "controller-0")  # whoever starts trusts the new one alone
+    secure.until_whole()
+
+    assert sending.failures == []
+    assert set(sending.acknowledged) <= secure.bodies("trusted", "all", set(sending.acknowledged))
+
+
+def lets_in(address: str, greeting: bytes, certificate: Path) -> bool:
+    """Whether a port of members answers whoever shows a certificate; its file has the key as well."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.load_cert_chain(certificate)
+    host, _, port = address.rpartition(":")
+    with context.wrap_socket(socket.create_connection((host, int(port)), 20)) as secured:
+        try:
+            secured.sendall(greeting)
+            return secured.recv(1) != b""
+        except (ssl.SSLError, ConnectionError):
+            return False
 
 
 def shown_at(address: str) -> bytes | None:

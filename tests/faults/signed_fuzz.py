@@ -1,4 +1,6 @@
-"""Signed requests that were changed, against a live broker with access control: `signed_fuzz.py [--frames N] [--seed N]`.
+"""Signed requests that were changed, against a live broker with access control: `signed_fuzz.py [--frames N] [--seed N] [--slave]`.
+
+With `--slave` they go to a slave of a group, which passes on what only its master can do; what the master has is compared.
 
 Three kinds of connections are mixed. *Spoilt*: requests of an administrator and of others, changed after they were signed. *Gone*: rightly
 signed by users that are disabled or deleted. *Stranger*: rightly signed by a user without any rights, of whatever content. None may be carried
@@ -24,11 +26,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from brokerset_rig import mutations, stack, wire
+from brokerset_rig import controllers, mutations, replicated_group, stack, wire
 from brokerset_rig.mutations import GROUP, TOPIC, Request
 from brokerset_rig.process_memory import anonymous_mib
+from brokerset_rig.replicated_group import NAME
 from brokerset_rig.signed_mutations import Mutator, Signer, access_requests, is_readable, is_signed
 
 ADMIN = Signer("admin", "of the administrator")
@@ -57,6 +62,32 @@ REFUSED_SHARE_MIN = 0.4
 GROWTH_MIB_MAX = 48
 HEALTHY_SECONDS_MAX = 5.0
 PROBLEMS_MAX = 10
+
+SECONDS_MAX = 60.0
+"""Until a slave has what its master has."""
+
+ADMINISTRATION = {
+    "authenticationEnabled": "true",
+    "initAuthenticationUser": json.dumps({"username": ADMIN.name, "password": ADMIN.password}),
+    "innerClientAuthenticationCredentials": json.dumps({"accessKey": "of brokers", "secretKey": "of brokers alone"}),
+}  # fmt: skip
+SETTINGS = {
+    "mappedFileSizeCommitLog": str(16 * 1024 * 1024), "mappedFileSizeConsumeQueue": "6000", "enableLmq": "true",
+    "enableMultiDispatch": "true", "maxHashSlotNum": "10000", "maxIndexNum": "40000", "recallMessageEnable": "true",
+    "authorizationEnabled": "true", **ADMINISTRATION,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Who is sent the requests, and who would carry them out."""
+
+    folder: Path
+    """With everybody's logs below it."""
+
+    attacked: stack.Server
+    master: stack.Server
+
 
 STATE = {
     "topics": Request(21, {}),
@@ -122,6 +153,20 @@ def prepare(client: wire.Client) -> None:
     call(client, OWNER, pull_of_owner())
 
 
+def until_served(client: wire.Client) -> None:
+    """Wait until the owner can read the message: a slave learns of it, of users and of policies from its master."""
+    deadline = time.monotonic() + SECONDS_MAX
+    while True:
+        try:
+            call(client, OWNER, pull_of_owner())
+        except stack.StackError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+        else:
+            return
+
+
 def state(client: wire.Client, store: Path) -> dict[str, bytes]:
     """What no refused request may change: the bytes of the log, and what administrators see."""
     found = {name: call(client, ADMIN, request).body for name, request in STATE.items()}
@@ -151,8 +196,10 @@ def answers(buffer: bytearray) -> Iterator[tuple[int, int]]:
 class Attack:
     """Frames of all kinds, on one connection after the other."""
 
-    def __init__(self, port: int, count: int, seed: int) -> None:
+    def __init__(self, port: int, count: int, seed: int, *, passed_on: bool) -> None:
+        """`passed_on`: the port is a slave's."""
         self.port = port
+        self._passed_on = passed_on
         self.count = count
         self.sent: Counter[str] = Counter()
         self.left_out = 0
@@ -212,7 +259,7 @@ class Attack:
         count = self._source.randrange(1, READABLE_MAX)
         while len(frames) < count:
             frame = self._frame(kind)
-            if kind == SPOILT and is_signed(frame, ENABLED):
+            if kind == SPOILT and is_signed(frame, ENABLED, passed_on=self._passed_on):
                 self.left_out += 1
                 continue
             readable = is_readable(frame)
@@ -278,22 +325,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--frames", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--slave", action="store_true", help="attack a slave")
     options = parser.parse_args()
-    print(f"signed fuzz: {options.frames} frames, seed {options.seed}", flush=True)
-    settings = {
-        "mappedFileSizeCommitLog": str(16 * 1024 * 1024), "mappedFileSizeConsumeQueue": "6000", "enableLmq": "true",
-        "enableMultiDispatch": "true", "maxHashSlotNum": "10000", "maxIndexNum": "40000", "recallMessageEnable": "true",
-        "authenticationEnabled": "true", "authorizationEnabled": "true",
-        "initAuthenticationUser": json.dumps({"username": ADMIN.name, "password": ADMIN.password}),
-        "innerClientAuthenticationCredentials": json.dumps({"accessKey": "of brokers", "secretKey": "of brokers alone"}),
-    }  # fmt: skip
-    with stack.Workspace("signed-fuzz") as folder:
-        ports = stack.free_ports(2, below=2)
-        with (
-            stack.our_namesrv(folder, ports[0]) as namesrv,
-            stack.our_broker(folder, ports[1], namesrv.address, settings) as broker,
-        ):
-            problems = attack(folder, broker, options.frames, options.seed)
+    whom = "a slave" if options.slave else "a broker"
+    print(f"signed fuzz: {options.frames} frames to {whom}, seed {options.seed}", flush=True)
+    with running(options.slave) as target:
+        problems = attack(target, options.frames, options.seed)
         if problems:
             print(*problems, sep="\n")
             raise SystemExit(1)
@@ -301,15 +338,40 @@ def main() -> int:
     return 0
 
 
-def attack(folder: Path, broker: stack.Server, frames: int, seed: int) -> list[str]:
-    """Send everything, and compare what the broker has before and after; returns what is wrong."""
-    store = folder / "broker-0" / "store"
-    with wire.Client(broker.port) as client:
+@contextlib.contextmanager
+def running(slave: bool) -> Iterator[Target]:
+    """A broker, or a master and a slave, that check who asks for what."""
+    if slave:
+        access = wire.Access(ADMIN.name, ADMIN.password)
+        checking = partial(stack.our_controllers, settings=ADMINISTRATION)
+        with replicated_group.group("signed-fuzz", 2, checking, access) as group:
+            members = [group.add("ours", SETTINGS) for _ in range(2)]
+            group.wait_in_sync(*members)
+            leads = controllers.until("a master leads", lambda: group.panel.master(NAME), SECONDS_MAX)[1]
+            (master,) = (member.server for member in members if member.port == leads)
+            (other,) = (member.server for member in members if member.port != leads)
+            yield Target(group.folder, other, master)
+        return
+    with stack.Workspace("signed-fuzz") as folder:
+        ports = stack.free_ports(2, below=2)
+        with (
+            stack.our_namesrv(folder, ports[0]) as namesrv,
+            stack.our_broker(folder, ports[1], namesrv.address, SETTINGS) as broker,
+        ):
+            yield Target(folder, broker, broker)
+
+
+def attack(target: Target, frames: int, seed: int) -> list[str]:
+    """Send everything, and compare what the master has before and after; returns what is wrong."""
+    broker, store = target.attacked, target.master.folder / "broker-0" / "store"
+    with wire.Client(target.master.port) as client:
         prepare(client)
         before = state(client, store)
+    with wire.Client(broker.port, SECONDS_MAX) as client:
+        until_served(client)
     healthy = Healthy(broker.port)
     healthy.start()
-    attacker = Attack(broker.port, frames, seed)
+    attacker = Attack(broker.port, frames, seed, passed_on=broker is not target.master)
     thread = threading.Thread(target=attacker.run)
     thread.start()
     memory = None
@@ -342,8 +404,10 @@ def attack(folder: Path, broker: stack.Server, frames: int, seed: int) -> list[s
         problems.append(
             f"the owner could pull {healthy.pulls} times, and once waited {healthy.slowest:.1f} s"
         )
-    problems += changes(broker.port, store, before)
-    tracebacks = sum(path.read_text(errors="replace").count("Traceback") for path in folder.glob("*.log"))
+    problems += changes(target.master.port, store, before)
+    tracebacks = sum(
+        path.read_text(errors="replace").count("Traceback") for path in target.folder.rglob("*.log")
+    )
     if tracebacks:
         problems.append(f"{tracebacks} requests ended in an unexpected exception; see the logs")
     return problems

@@ -88,7 +88,7 @@ capabilities:
 {{- end }}
 
 {{/*
-What the operator may do in a namespace that it looks after. It cannot run anything in pods, read secrets, make pods,
+What the operator may do in a namespace that it looks after. It cannot run anything in pods, read Secrets unless `tls.authority` asks for it, make pods,
 or change rights other than those that it has itself: brokers are given get and patch of EndpointSlices. Logs are read
 of its own Jobs, whose results stand there. With `spark.executors` it may bind one role more, for the drivers of jobs.
 */}}
@@ -148,4 +148,15 @@ of its own Jobs, whose results stand there. With `spark.executors` it may bind o
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [get, create, patch]
+{{- if .Values.tls.authority.enabled }}
+# Of Secrets that it does not own it reads whose they are, by name; it lists, watches and deletes none.
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [get, create, update]
+{{- end }}
+{{- if .Values.tls.certManager.enabled }}
+- apiGroups: [cert-manager.io]
+  resources: [certificates]
+  verbs: [get, create, patch, delete]
+{{- end }}
 {{- end }}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -25,7 +25,7 @@ class Issued:
     """A certificate and its key, both in PEM; the key is PKCS #8 without a password, as Java reads it."""
 
     certificate: bytes
-    key: bytes
+    key: bytes = field(repr=False)
 
 
 class Authority:
@@ -44,13 +44,15 @@ class Authority:
         self._key = loaded
 
     @classmethod
-    def make(cls, name: str, *, lifetime: timedelta = timedelta(days=3650)) -> Authority:
-        """A new one, called `name`, that signs itself."""
+    def make(
+        cls, name: str, *, lifetime: timedelta = timedelta(days=3650), now: datetime | None = None
+    ) -> Authority:
+        """A new one, called `name`, that signs itself; `now` is for whoever has a clock of its own."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = _name(name)
         identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
         certificate = (
-            _certificate(subject, subject, key.public_key(), lifetime)
+            _certificate(subject, subject, key.public_key(), lifetime, now)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_usage(signs=True), critical=True)
             .add_extension(identifier, critical=False)
@@ -59,13 +61,18 @@ class Authority:
         return cls(certificate.public_bytes(serialization.Encoding.PEM), _pem(key))
 
     def issue(
-        self, name: str, hosts: Iterable[str] = (), *, lifetime: timedelta = timedelta(days=365)
+        self,
+        name: str,
+        hosts: Iterable[str] = (),
+        *,
+        lifetime: timedelta = timedelta(days=365),
+        now: datetime | None = None,
     ) -> Issued:
         """A certificate for a process that serves at `hosts` (names and addresses) and is a client, too."""
         key = ec.generate_private_key(ec.SECP256R1())
         issuer = self._certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
         builder = (
-            _certificate(_name(name), self._certificate.subject, key.public_key(), lifetime)
+            _certificate(_name(name), self._certificate.subject, key.public_key(), lifetime, now)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(signs=False), critical=True)
             .add_extension(
@@ -84,9 +91,13 @@ class Authority:
 
 
 def _certificate(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, lifetime: timedelta
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    lifetime: timedelta,
+    now: datetime | None,
 ) -> x509.CertificateBuilder:
-    now = datetime.now(UTC)
+    now = now or datetime.now(UTC)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,46 @@ class DeleteObject:
     why: str
     orphan: bool = False
     """Whether what it owns stays."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteAuthority:
+    """Change the Secret of the set's own authority; no key is in this value."""
+
+    change: Literal["make", "prepare", "promote", "retire"]
+    """See `plan/certificates`."""
+
+    version: str | None
+    """Resource version of the Secret that this was decided on; None: there is none."""
+
+    days: int
+    """How long a new authority is good."""
+
+    trusted: tuple[str, ...] = ()
+    """Certificates, in PEM, of those that are trusted besides the one that signs then."""
+
+    renewal: str = ""
+    """The request that is done with this."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IssueCertificate:
+    """Put a new certificate, with a new key, into the Secret that the set's pods mount."""
+
+    version: str | None
+    """Resource version of the Secret that this was decided on; None: there is none."""
+
+    authority: str
+    """Fingerprint of the authority that signs it; nothing is done if another one does by now."""
+
+    hosts: tuple[str, ...]
+    days: int
+    renewal: str = ""
+    """The request that is done with this."""
+
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +218,8 @@ class EmitEvent:
 Action = (
     ApplyObject
     | DeleteObject
+    | WriteAuthority
+    | IssueCertificate
     | DeletePod
     | ResizeClaim
     | SwitchOver

@@ -31,6 +31,8 @@ BELOW_MINIMUM: Final = f"{DOMAIN}/allow-below-minimum"
 DISCARD_GROUP: Final = f"{DOMAIN}/discard-group"
 DELETE_CLAIMS: Final = f"{DOMAIN}/delete-claims-on-scale-in"
 OPERATOR: Final = f"{DOMAIN}/operator"
+RENEW_CERTIFICATES: Final = f"{DOMAIN}/renew-certificates"
+RENEW_AUTHORITY: Final = f"{DOMAIN}/renew-authority"
 
 VOLUME: Final = "data"
 """Name of the claim template: claims are `data-<pod>`."""
@@ -92,6 +94,16 @@ def master_service(name: str, index: int) -> str:
 def claim_of(pod: str) -> str:
     """Claim of a pod."""
     return f"{VOLUME}-{pod}"
+
+
+def authority(name: str) -> str:
+    """Secret with the keys of a set's own authority, and ConfigMap with the authorities to trust."""
+    return f"{name}-authority"
+
+
+def certificate(name: str) -> str:
+    """Secret that pods mount, and Certificate of cert-manager, where the operator keeps either."""
+    return f"{name}-certificate"
 
 
 def service_account(name: str) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from brokerset_operator.model import names
+from brokerset_operator.model.certificates import IssuedCertificate, OwnCertificates
 from brokerset_protocol.bodies.controllers import ControllerStatus, GroupState
 from brokerset_spec.manifest import BrokerSet, Problem
 
@@ -79,6 +80,9 @@ class Operator:
     ip_family: str = "IPv4"
     """`IPv4` or `IPv6`: of the addresses by which pods know each other, the first one where they have two."""
 
+    trust_spread_seconds: float = 300.0
+    """How long it takes at most until pods have read a Secret or ConfigMap that was changed."""
+
     api_kinds: frozenset[str] = frozenset()
     """`<group>/<kind>` of optional kinds that the API server has: `monitoring.coreos.com/PodMonitor`, …"""
 
@@ -136,6 +140,9 @@ class Observed:
 
     tls_trust_problem: str | None = None
     """What is wrong with the ConfigMap of `spec.tls.trustConfigMap`, and what to do."""
+
+    certificates: OwnCertificates | IssuedCertificate | None = None
+    """Of a set whose certificates the operator keeps, or has cert-manager keep."""
 
     shared_by: tuple[str, ...] = ()
     """Other sets that use this one's controllers, when its mode of TLS is `enforcing`."""

@@ -20,11 +20,16 @@ from enum import IntEnum
 from typing import Any, Final
 
 from brokerset_operator.model import names
+from brokerset_operator.model.certificates import trust_config_map
 from brokerset_operator.model.observed import Object, Observed
 from brokerset_spec.manifest import BrokerSet
 
 ANNOTATION: Final = f"{names.DOMAIN}/tls"
 """Of a pod: its stage. Pods below `ACCEPTING` have none."""
+
+VOLUME: Final = "tls"
+TRUST_VOLUME: Final = "tls-trust"
+"""Names of the volumes of a pod with its certificate, and with whom it trusts."""
 
 PROCESSES: Final = frozenset({"controller", "broker", "namesrv"})
 """Components whose pods talk to each other."""
@@ -59,7 +64,7 @@ def wanted_stage(manifest: BrokerSet) -> TlsStage:
     tls = manifest.spec.tls
     if tls.mode == "enforcing":
         return TlsStage.ENFORCING
-    return TlsStage.SERVING if tls.trust_config_map is None else TlsStage.ACCEPTING
+    return TlsStage.SERVING if trust_config_map(manifest) is None else TlsStage.ACCEPTING
 
 
 def next_step(observed: Observed) -> TlsStep:
@@ -108,13 +113,22 @@ def forgotten(observed: Observed) -> str | None:
     """
     assert observed.manifest is not None, "an invalid manifest is not carried out"
     spec = observed.manifest.spec
-    if spec.tls.trust_config_map is not None and spec.controllers.ref is None:
+    trusted, own = trust_config_map(observed.manifest), names.authority(observed.meta.name)
+    before = {_trusted_by(each) for each in observed.stateful_sets.values()} - {None}
+    another = trusted is not None and (own == trusted) != (own in before) and bool(before)
+    if trusted is not None and not another and spec.controllers.ref is None:
         return None  # the manifest has a Secret, too
     templates = map(_template_stage, observed.stateful_sets.values())
     stages = (*_pods(observed.pods).values(), *templates)
     if max(stages, default=TlsStage.SERVING) < TlsStage.CONNECTING:
         return None
-    if spec.tls.trust_config_map is not None:
+    if another:
+        return (
+            f"spec.tls: pods of the set trust ConfigMap {', '.join(sorted(filter(None, before)))} alone, and"
+            " would refuse those of another authority; put it back with mode: permissive, and change it when"
+            " Progressing says Done"
+        )
+    if trusted is not None:
         return (
             "spec.controllers.ref: pods of the set connect to its own controllers by TLS; take it out with"
             " mode: permissive, and put it back when Progressing says Done"
@@ -158,6 +172,15 @@ def _expected(stateful_sets: Mapping[str, Object]) -> set[str]:
 def _template_stage(stateful_set: Object) -> TlsStage:
     template = (stateful_set.get("spec") or {}).get("template") or {}
     return _stage(template.get("metadata") or {})
+
+
+def _trusted_by(stateful_set: Object) -> str | None:
+    """The ConfigMap of authorities that pods of a template mount."""
+    template = (stateful_set.get("spec") or {}).get("template") or {}
+    for volume in (template.get("spec") or {}).get("volumes") or ():
+        if volume.get("name") == TRUST_VOLUME:
+            return str((volume.get("configMap") or {}).get("name"))
+    return None
 
 
 def _stage(metadata: Mapping[str, Any]) -> TlsStage:

@@ -19,6 +19,12 @@ from brokerset_operator.plan.controllers import follow_members
 from brokerset_operator.plan.draining import drain_groups, keeping_claims
 from brokerset_operator.plan.external import external_access, report_addresses
 from brokerset_operator.plan.facts import Facts, gather, renamed
+from brokerset_operator.plan.keeping_certificates import (
+    awaits_certificate,
+    keep_certificates,
+    keep_trust,
+    report_certificates,
+)
 from brokerset_operator.plan.live_settings import keep_settings
 from brokerset_operator.plan.mending import free_stuck, mend_groups
 from brokerset_operator.plan.pods import template_of
@@ -59,6 +65,7 @@ SHAPING: Final = (
 """Rules that say how many pods there are to be; then it is known what objects the set consists of."""
 
 CARRYING_OUT: Final = (
+    Rule(Stage.OBJECTS, keep_certificates),
     Rule(Stage.OBJECTS, keep_objects),
     Rule(Stage.ROLL, roll_controllers),
     Rule(Stage.ROLL, roll_brokers),
@@ -66,15 +73,24 @@ CARRYING_OUT: Final = (
     Rule(Stage.REQUESTS, serve_requests),
     Rule(Stage.SETTINGS, keep_settings),
     Rule(Stage.EVENTS, report_tls),
+    Rule(Stage.EVENTS, report_certificates),
     Rule(Stage.EVENTS, report_addresses),
     Rule(Stage.EVENTS, report_progress),
     Rule(Stage.EVENTS, report_failing),
     Rule(Stage.EVENTS, note_whole),
 )
 
+WITHOUT_CERTIFICATE: Final = tuple(
+    Rule(Stage.OBJECTS, keep_trust) if rule.steps is keep_objects else rule
+    for rule in CARRYING_OUT
+    if rule.steps not in (roll_controllers, roll_brokers)
+)
+"""While a set waits for the certificate that its pods are to have: they stay as they are."""
+
 PAUSED: Final = (
     Rule(Stage.EVENTS, learn),
     Rule(Stage.EVENTS, report_paused),
+    Rule(Stage.EVENTS, report_certificates),
     Rule(Stage.EVENTS, report_failing),
     Rule(Stage.EVENTS, note_whole),
 )
@@ -108,7 +124,7 @@ def plan(observed: Observed, wanted: Wanted = wanted_objects) -> Plan:
     else:
         decided.follow(SHAPING)
         decided.facts = _with_objects(decided.facts, decided.pods, wanted)
-        decided.follow(CARRYING_OUT)
+        decided.follow(WITHOUT_CERTIFICATE if awaits_certificate(decided.facts) else CARRYING_OUT)
     return decided.finished()
 
 

@@ -15,7 +15,7 @@ from brokerset_operator.model import names
 from brokerset_operator.model.actions import ApplyObject, DeleteObject, ObjectRef
 from brokerset_operator.model.observed import Object, Observed
 from brokerset_operator.plan.facts import Facts
-from brokerset_operator.plan.objects import owned_by, part
+from brokerset_operator.plan.objects import items, owned_by, part
 from brokerset_operator.plan.steps import At, Stage, Steps
 from brokerset_operator.plan.volumes import keep_volumes
 from brokerset_operator.resources.external_access import closed, is_open
@@ -24,8 +24,8 @@ from brokerset_operator.resources.set_facts import API_VERSIONS
 SENT_ANNOTATION: Final = f"{names.DOMAIN}/sent"
 """Hash of the manifest that an object was last sent from."""
 
-MONITORING: Final = frozenset({"PodMonitor", "PrometheusRule"})
-"""Kinds of another project, which may refuse ours: nothing that brokers need waits for them."""
+OTHERS: Final = frozenset({"PodMonitor", "PrometheusRule", "Certificate"})
+"""Kinds of other projects, which may refuse ours: nothing that brokers need waits for them."""
 
 
 def keep_objects(facts: Facts) -> Steps:
@@ -46,10 +46,10 @@ def keep_objects(facts: Facts) -> Steps:
         send = to_send(manifest, found)
         if send is None:
             continue
-        if not (kind in MONITORING or is_open(manifest)):
+        if not (kind in OTHERS or is_open(manifest)):
             yield send
             continue
-        if found is None and kind not in MONITORING and (inner := closed(manifest)) is not None:
+        if found is None and kind not in OTHERS and (inner := closed(manifest)) is not None:
             yield ApplyObject(with_mark(inner))
         yield At(Stage.REFUSABLE, send)
     for (kind, name), found in there.items():
@@ -116,8 +116,19 @@ def _may_go(facts: Facts, found: Object) -> bool:
     ours = labels.get("app.kubernetes.io/managed-by") == names.FIELD_MANAGER
     if not ours or not owned_by(found, observed.meta.uid) or meta.get("deletionTimestamp") is not None:
         return False
+    if meta.get("name") == names.authority(observed.meta.name) and _is_mounted(observed, str(meta["name"])):
+        return False
     group = labels.get(names.GROUP_LABEL)
     if group is not None and any(pod.startswith(f"{group}-") for pod in observed.pods):
         return False
     # A set that goes over to another set's controllers keeps its own until somebody removes them.
     return labels.get(names.COMPONENT_LABEL) != "controller" or facts.controllers.keeper is None
+
+
+def _is_mounted(observed: Observed, config_map: str) -> bool:
+    """Whether a pod has a ConfigMap as a volume: it could not be started again without it."""
+    return any(
+        part(volume, "configMap").get("name") == config_map
+        for pod in observed.pods.values()
+        for volume in items(part(pod, "spec"), "volumes")
+    )

@@ -14,6 +14,7 @@ from brokerset_operator.plan.conditions import condition
 from brokerset_operator.plan.controllers import lost_majority, retained_text
 from brokerset_operator.plan.external import external_access, external_status
 from brokerset_operator.plan.facts import ALIVE, Broker, ControllerFacts, Facts, GroupFacts
+from brokerset_operator.plan.keeping_certificates import tls_status
 from brokerset_operator.plan.objects import items
 from brokerset_operator.plan.problems import failing, group_problem, is_being_created, trouble
 from brokerset_operator.plan.workflow import write_workflow
@@ -80,6 +81,7 @@ def write_status(facts: Facts, remarks: Remarks) -> dict[str, Any]:
     }
     if (access := external_access(facts)) is not None:
         found["external"] = external_status(access)
+    found |= tls_status(facts)
     if remarks.requests:
         found["requests"] = remarks.requests
     return found | _owner(facts.observed)

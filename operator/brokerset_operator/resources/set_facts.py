@@ -16,6 +16,7 @@ OWNER_UID: Final = f"{names.DOMAIN}/owner-uid"
 """Annotation of every claim: the UID that its data is bound to."""
 
 API_VERSIONS: Final = {
+    "Certificate": "cert-manager.io/v1",
     "ConfigMap": "v1",
     "EndpointSlice": "discovery.k8s.io/v1",
     "NetworkPolicy": "networking.k8s.io/v1",

@@ -16,7 +16,8 @@ from __future__ import annotations
 from typing import Final
 
 from brokerset_operator.model import names
-from brokerset_operator.model.tls_stages import ANNOTATION, TlsStage
+from brokerset_operator.model.certificates import certificate_secret, trust_config_map
+from brokerset_operator.model.tls_stages import ANNOTATION, TRUST_VOLUME, VOLUME, TlsStage
 from brokerset_operator.resources.set_facts import NewObject, SetFacts
 
 CONFIG_FILE: Final = "tls.properties"
@@ -38,9 +39,6 @@ AUTHORITIES_FILE: Final = "ca.crt"
 
 READABLE_BY_GROUP: Final = 0o440
 """Mode of the files: they belong to root and to the group of the pod's user."""
-
-VOLUME: Final = "tls"
-TRUST_VOLUME: Final = "tls-trust"
 
 FILE_VARIABLE: Final = "BROKERSET_SET_tlsConfigFile"
 """Variable of the setting `tlsConfigFile`; it counts before what the settings file says."""
@@ -77,7 +75,7 @@ def scrape_scheme(facts: SetFacts) -> NewObject:
     """Fields of a PodMonitor's endpoint: all pods take TLS when the first one connects by it."""
     if facts.tls_stage < TlsStage.CONNECTING:
         return {}
-    authorities = {"name": facts.manifest.spec.tls.trust_config_map, "key": AUTHORITIES_FILE}
+    authorities = {"name": trust_config_map(facts.manifest), "key": AUTHORITIES_FILE}
     return {
         "scheme": "https",
         "tlsConfig": {
@@ -100,7 +98,7 @@ def tls_config_file(facts: SetFacts) -> dict[str, str]:
         "tls.server.keyPath": f"{SECRET_FOLDER}/{KEY_FILE}",
     }
     files = {CONFIG_FILE: _text(serving)}
-    if facts.manifest.spec.tls.trust_config_map is None:
+    if trust_config_map(facts.manifest) is None:
         return files
     authorities = f"{TRUST_FOLDER}/{AUTHORITIES_FILE}"
     accepting = {**serving, "tls.members.trustCertPath": authorities}
@@ -129,7 +127,7 @@ def tls_volumes(facts: SetFacts) -> list[NewObject]:
     found: list[NewObject] = [{"name": VOLUME, "secret": secret}]
     if facts.tls_stage > TlsStage.SERVING:
         trusted = {
-            "name": facts.manifest.spec.tls.trust_config_map,
+            "name": trust_config_map(facts.manifest),
             "items": [{"key": AUTHORITIES_FILE, "path": AUTHORITIES_FILE}],
         }
         found.append({"name": TRUST_VOLUME, "configMap": trusted})
@@ -151,4 +149,4 @@ def _text(values: dict[str, str]) -> str:
 
 
 def _secret(facts: SetFacts) -> str | None:
-    return facts.manifest.spec.tls.secret_name
+    return certificate_secret(facts.manifest)

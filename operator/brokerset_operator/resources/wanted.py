@@ -9,6 +9,11 @@ from typing import Any
 from brokerset_operator.model.observed import Observed
 from brokerset_operator.model.retired import retired_groups
 from brokerset_operator.resources.brokers import broker_objects
+from brokerset_operator.resources.certificates import (
+    authorities_object,
+    certificate_hosts,
+    certificate_object,
+)
 from brokerset_operator.resources.controllers import controller_objects
 from brokerset_operator.resources.external_access import external_objects, opened
 from brokerset_operator.resources.monitoring import monitoring_objects
@@ -44,7 +49,10 @@ def wanted_objects(observed: Observed, shape: Shape) -> tuple[Mapping[str, Any],
     What pods need comes before the StatefulSets that make them. `observed` must have a valid manifest.
     """
     facts = facts_of(observed)
-    found = [*rights_objects(facts, shape.groups), *network_objects(facts)]
+    hosts = certificate_hosts(facts, shape.groups, shape.external)
+    about_tls = (authorities_object(facts, observed), certificate_object(facts, observed, hosts))
+    found = [each for each in about_tls if each is not None]
+    found += [*rights_objects(facts, shape.groups), *network_objects(facts)]
     found += controller_objects(
         facts, replicas=shape.controller_replicas, raft_join=shape.raft_join, external=shape.external
     )

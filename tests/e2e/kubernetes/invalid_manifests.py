@@ -418,6 +418,36 @@ CONTRADICTIONS: Final = (
         tls={"trustConfigMap": "orders-authorities"},
     ),
     _spec(
+        "certificates from two places",
+        "spec.tls: Forbidden: says where the certificate comes from more than once",
+        "spec.tls: says where the certificate comes from more than once; use one of",
+        tls={"secretName": "orders-tls", "authority": {}},
+    ),
+    _spec(
+        "whom to trust besides an authority of the set's own",
+        "spec.tls.trustConfigMap: Forbidden: is of no use with an authority of the set's own",
+        "spec.tls.trustConfigMap: is of no use with an authority of the set's own",
+        tls={"trustConfigMap": "orders-authorities", "authority": {}},
+    ),
+    _spec(
+        "an authority that ends before its certificates",
+        "spec.tls.authority.authorityDays: Forbidden: is too short for certificateDays",
+        "spec.tls.authority.authorityDays: is too short for certificateDays",
+        tls={"authority": {"authorityDays": 100}},
+    ),
+    _spec(
+        "TLS alone by cert-manager, without what pods trust",
+        "spec.tls.trustConfigMap: Forbidden: is missing, and mode enforcing needs what pods and operator trust",
+        "spec.tls.trustConfigMap: is missing, and mode enforcing needs what pods and operator trust",
+        tls={"mode": "enforcing", "issuerRef": {"name": "companys"}},
+    ),
+    _spec(
+        "an issuer of a kind that there is not",
+        "spec.tls.issuerRef.kind: Unsupported value",
+        "spec.tls.issuerRef.kind: ",
+        tls={"issuerRef": {"name": "companys", "kind": "Vault"}},
+    ),
+    _spec(
         "TLS alone with controllers of another set",
         "spec.tls.mode: Forbidden: enforcing is not possible with controllers of another set",
         "spec.tls.mode: enforcing is not possible with controllers of another set; use permissive",

@@ -6,29 +6,20 @@ The controllers and name servers are ours, and check who administers: brokers of
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
-from brokerset_rig import access_suite, replicated_group, stack, wire
-from brokerset_rig.access_suite import ROOT, Add, Peer, unlike
+from brokerset_rig import access_mqadmin, access_suite, replicated_group, stack, wire
+from brokerset_rig.access_suite import ADMINISTRATION, CHECKED, ROOT, Add, Peer, unlike
 from brokerset_rig.controllers import until
 from brokerset_rig.replicated_group import NAME, Group, Member
 
 COUNT: Final = 20
 FAILOVER_SECONDS_MAX: Final = 60.0
 
-ADMINISTRATION: Final = {
-    "authenticationEnabled": "true",
-    "initAuthenticationUser": json.dumps({"username": ROOT.access_key, "password": ROOT.secret_key}),
-    "innerClientAuthenticationCredentials": json.dumps(
-        {"accessKey": ROOT.access_key, "secretKey": ROOT.secret_key}
-    ),
-}
-CHECKED: Final = {**ADMINISTRATION, "authorizationEnabled": "true"}
 JAVA_PROVIDERS: Final = {
     f"{kind}MetadataProvider": f"org.apache.rocketmq.auth.{kind}.provider.Local{kind.capitalize()}MetadataProvider"
     for kind in ("authentication", "authorization")
@@ -89,7 +80,11 @@ def check() -> list[str]:
 
 
 def run(add: Add) -> None:
-    """One group, three masters."""
-    began = time.monotonic()
-    problems = check()
-    add("Java's client signs, whichever make leads the group", problems, time.monotonic() - began)
+    """One group with three masters, and one that mqadmin administers."""
+    for what, part in (
+        ("Java's client signs, whichever make leads the group", check),
+        ("mqadmin with name servers and controllers that check who administers", access_mqadmin.check),
+    ):
+        began = time.monotonic()
+        problems = part()
+        add(what, problems, time.monotonic() - began)

@@ -28,6 +28,16 @@ SECONDS_MAX = 120.0
 COUNT = 20
 ROOT = Credentials("root", "root-key")
 
+ADMINISTRATION = {
+    "authenticationEnabled": "true",
+    "initAuthenticationUser": json.dumps({"username": ROOT.access_key, "password": ROOT.secret_key}),
+    "innerClientAuthenticationCredentials": json.dumps(
+        {"accessKey": ROOT.access_key, "secretKey": ROOT.secret_key}
+    ),
+}
+CHECKED = {**ADMINISTRATION, "authorizationEnabled": "true"}
+"""Of controllers and name servers whose users `ROOT` administers, and of brokers there."""
+
 
 def java_options(certificates: Certificates, name: str) -> str:
     """TLS of a Java client that shows a certificate."""
@@ -43,9 +53,9 @@ def java_options(certificates: Certificates, name: str) -> str:
 
 
 class Peer:
-    """Programs of Java that run next to the servers of this process, as one user of mqadmin."""
+    """Programs of Java that run next to the servers of this process, as one user of mqadmin, or as nobody."""
 
-    def __init__(self, folder: Path, namesrv: str, options: str = "") -> None:
+    def __init__(self, folder: Path, namesrv: str, options: str = "", *, signs: bool = True) -> None:
         self._environment = {
             **os.environ, "NAMESRV_ADDR": namesrv, "PEERS_RUN": str(folder), "CLIENT_HEAP": "256m",
             "JAVA_OPT_EXT": options,
@@ -53,7 +63,8 @@ class Peer:
         self.namesrv = namesrv
         tools = folder / "client" / "conf" / "tools.yml"
         tools.parent.mkdir(parents=True, exist_ok=True)
-        tools.write_text(f"accessKey: {ROOT.access_key}\nsecretKey: {ROOT.secret_key}\n")
+        if signs:
+            tools.write_text(f"accessKey: {ROOT.access_key}\nsecretKey: {ROOT.secret_key}\n")
 
     async def text(self, program: str, *arguments: str) -> str:
         """What a program prints."""

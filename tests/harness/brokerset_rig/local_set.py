@@ -108,6 +108,20 @@ class LocalSet:
         """The first status without problems."""
         return self.until(lambda view: bool(view["healthy"]), "all is well")
 
+    def bodies(self, topic: str, group: str, wanted: set[str]) -> set[str]:
+        """What a new group reads until it has all that is wanted, or nothing comes any more.
+
+        A producer that sends again can store a message twice: a number of messages says nothing.
+        """
+        found: set[str] = set()
+        options = ("--group", group, "--wait", "20", "--json")
+        while missing := wanted - found:
+            shown = self("consume", topic, "--count", str(len(missing)), *options).stdout.splitlines()
+            if not shown:
+                break
+            found |= {json.loads(line)["body"] for line in shown}
+        return found
+
     def kill(self, *names: str) -> None:
         """SIGKILL processes at once, and wait until `up` runs new ones."""
         before = {p["name"]: p["pid"] for p in self.state()["processes"] if p["name"] in names}
@@ -178,13 +192,15 @@ class Sending:
         async with Producer("e2e", namesrv=self._namesrv) as producer:
             while not self._end.is_set():
                 body = self._body(len(self.acknowledged))
-                await self._send(producer, body)
+                if not await self._send(producer, body):
+                    return
                 self.acknowledged.append(body)
                 if len(self.acknowledged) >= self._at_least:
                     self._began.set()
                 await asyncio.sleep(self._pause)
 
-    async def _send(self, producer: Producer, body: str) -> None:
+    async def _send(self, producer: Producer, body: str) -> bool:
+        """Whether it is acknowledged; the end of the block can come before."""
         while not self._end.is_set():
             try:
                 result = await producer.send(Message(topic=self._topic, body=body.encode()))
@@ -193,8 +209,9 @@ class Sending:
                 await asyncio.sleep(0.02)
                 continue
             if result.status is SendStatus.SEND_OK:
-                return
+                return True
             self.failures.append(result.status.name)
+        return False
 
     def __enter__(self) -> Sending:
         self._thread.start()

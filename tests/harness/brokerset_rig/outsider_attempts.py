@@ -44,6 +44,9 @@ LEDGER_MEMBERS: Final = ("n0", "n1", "n2")
 ENTRIES_MAX: Final = 100
 """Entries of a ledger that are read."""
 
+REPLACEMENTS_MAX: Final = 20
+"""How often the outsider tries to be faster than the slave that it replaces."""
+
 FORGED_ADDRESS: Final = "127.0.0.1:1"
 """Where the outsider's broker is said to be; nobody listens there."""
 
@@ -155,6 +158,14 @@ def read_the_log(outsider: Outsider, address: str, target: Target) -> None:
 
 def replace_a_slave(outsider: Outsider, address: str, target: Target) -> None:
     """The real one loses its connection; when it has connected again, this one is closed."""
+    for _ in range(REPLACEMENTS_MAX - 1):
+        with suppress(ConnectionError):
+            return _replace_a_slave(outsider, address, target)
+    return _replace_a_slave(outsider, address, target)
+
+
+def _replace_a_slave(outsider: Outsider, address: str, target: Target) -> None:
+    """Raises `ConnectionError` if the real one has connected again before the master's answer was read."""
     with outsider.socket(address) as link:
         link.sendall(encode_slave_handshake(SlaveHandshake(target.slave_id)))
         _receive_until(link, lambda data: decode_master_handshake(data) is not None)

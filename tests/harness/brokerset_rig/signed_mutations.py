@@ -50,8 +50,11 @@ def signature(password: str, ext: Mapping[str, str], body: bytes) -> str:
     return base64.b64encode(digest).decode()
 
 
-def is_signed(frame: bytes, passwords: Mapping[str, str]) -> bool:
-    """Whether a frame can be read, and has the right signature of one of these users."""
+def is_signed(frame: bytes, passwords: Mapping[str, str], *, passed_on: bool = False) -> bool:
+    """Whether a frame can be read, and has the right signature of one of these users.
+
+    `passed_on`: by a slave, which writes the fields about its way itself: what somebody put there is gone.
+    """
     found = _read(frame)
     if found is None:
         return False
@@ -61,6 +64,8 @@ def is_signed(frame: bytes, passwords: Mapping[str, str]) -> bool:
         return False
     if version <= OLD_VERSION:
         ext.pop(ADDED_LATER, None)
+    if passed_on:
+        ext = {name: text for name, text in ext.items() if name not in MARKS}
     return signature(password, ext, body) == ext.get(SIGNATURE)
 
 

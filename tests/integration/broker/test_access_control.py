@@ -11,18 +11,27 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
+from structlog.testing import capture_logs
 
 from brokerset_acl.needs import RULES
 from brokerset_acl.signatures import Credentials
 from brokerset_broker.app import Broker
 from brokerset_broker.requests.access_control import NEEDS_MAX, NO_RECORD
 from brokerset_broker.requests.request_classes import CLASSES
-from brokerset_client import ClientError, ClientInstance, Message, Producer, PullConsumer
+from brokerset_client import (
+    ClientError,
+    ClientInstance,
+    Message,
+    MessageView,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+)
 from brokerset_formats.hashing import java_hash
 from brokerset_formats.hosts import Host
 from brokerset_formats.message_ids import encode_offset_id
 from brokerset_formats.records import FIXED, encode_record
-from brokerset_protocol.bodies.heartbeat import ConsumerData, HeartbeatData, ProducerData
+from brokerset_protocol.bodies.heartbeat import ConsumeFromWhere, ConsumerData, HeartbeatData, ProducerData
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
 from brokerset_rig.certificates import Certificates
@@ -35,6 +44,7 @@ from brokerset_runtime.tls import Tls
 Groups: TypeAlias = Callable[..., AbstractAsyncContextManager[CrashingGroup]]
 
 ROOT = Credentials("root", "root-key")
+FROM_FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 SETTINGS: dict[str, Any] = {
     "authentication_enabled": True,
     "authorization_enabled": True,
@@ -529,6 +539,79 @@ async def test_our_client_signs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setenv("BROKERSET_SECRET_KEY", "k")
         async with Producer("pg", namesrv=namesrv) as producer:
             await producer.send(Message(topic="orders", body=b"three"))
+
+
+async def test_a_password_is_changed_under_load_by_a_second_user(tmp_path: Path) -> None:
+    """No send fails while both are there, and the old password opens nothing afterwards."""
+    async with (
+        running_name_server(tmp_path / "names") as names,
+        guarded(tmp_path / "broker", namesrv_addr=f"{HOST}:{names.port}", broker_ip1=HOST) as (broker, root),
+    ):
+        await root.create_topic("t")
+        await until(lambda: broker.registrar.registered)
+        for name in ("app-1", "app-2"):
+            assert (await create_user(root, name, f"key of {name}")).code == 0
+            assert (await allow(root, name, "Topic:t", "Pub")).code == 0
+
+        sent: dict[str, int] = {"app-1": 0, "app-2": 0}
+
+        async def application(name: str, ended: asyncio.Event) -> None:
+            credentials = Credentials(name, f"key of {name}")
+            async with (
+                ClientInstance(f"{HOST}:{names.port}", credentials=credentials) as instance,
+                Producer("p", instance=instance) as producer,
+            ):
+                while not ended.is_set():
+                    await producer.send(Message(topic="t", body=b"x"))
+                    sent[name] += 1
+
+        old_ends, new_ends = asyncio.Event(), asyncio.Event()
+        async with asyncio.TaskGroup() as running:
+            old = running.create_task(application("app-1", old_ends))
+            await until(lambda: sent["app-1"] > 10)
+            running.create_task(application("app-2", new_ends))
+            await until(lambda: sent["app-2"] > 10)
+            old_ends.set()
+            await old
+            assert (await root.call(RequestCode.AUTH_DELETE_USER, username="app-1")).code == 0
+            wanted = sent["app-2"] + 10
+            await until(lambda: sent["app-2"] > wanted)
+            new_ends.set()
+
+        assert broker.access_control.denied == {}
+        assert sum(broker.store.queue_max("t", queue) for queue in range(4)) == sum(sent.values())
+        async with client_of(broker.port, Credentials("app-1", "key of app-1")) as client:
+            assert (await client.send("t")).code == ResponseCode.NO_PERMISSION
+
+
+async def test_a_consumer_that_may_not_read_says_why_once(tmp_path: Path) -> None:
+    """As an error: it does not get better by itself. It reads as soon as it may."""
+    async with (
+        running_name_server(tmp_path / "names") as names,
+        guarded(tmp_path / "broker", namesrv_addr=f"{HOST}:{names.port}", broker_ip1=HOST) as (broker, root),
+    ):
+        await root.create_topic("t")
+        await create_user(root, "app", "k")
+        await until(lambda: broker.registrar.registered)
+        assert (await root.send("t", b"one")).code == 0
+        got: list[bytes] = []
+
+        async def listener(message: MessageView) -> None:
+            got.append(message.body)
+
+        credentials = Credentials("app", "k")
+        async with ClientInstance(f"{HOST}:{names.port}", credentials=credentials) as instance:
+            consumer = PushConsumer("g", instance=instance, listener=listener, consume_from=FROM_FIRST)
+            consumer.subscribe("t")
+            with capture_logs() as lines:
+                async with consumer:
+                    await until(lambda: broker.access_control.denied["authorization"] > 3)
+                    assert (await allow(root, "app", "Group:g", "Sub")).code == 0
+                    assert (await allow(root, "app", "Topic:t", "Sub")).code == 0
+                    await until(lambda: got == [b"one"])
+
+        (said,) = [line for line in lines if line["log_level"] == "error"]
+        assert "User:app has no permission" in said["reason"]
 
 
 async def test_a_group_with_tls_and_access_control(tmp_path: Path) -> None:

@@ -317,7 +317,7 @@ async def test_what_a_java_master_has_popped_can_be_acked_before_its_check_point
         await lead_again(broker)
         assert broker.pop_log.java_popped is by_timers
 
-        popped = Handle(0, now, 60_000, 0, 0, "broker-a", 0, 0)
+        popped = Handle(0, now - 1_000, 60_000, 0, 0, "broker-a", 0, 0)  # before this mastership
 
         assert await ack(client, popped) == code
         assert await ack(client, replace(popped, queue_offset=1)) == ResponseCode.MESSAGE_ILLEGAL

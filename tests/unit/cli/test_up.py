@@ -70,6 +70,20 @@ def test_a_damaged_authority_is_said_and_nothing_is_started(tmp_path: Path, name
     assert not (folder / "processes.properties").exists()
 
 
+def test_a_damaged_file_of_access_control_is_said_and_nothing_is_started(tmp_path: Path) -> None:
+    """Brokers know the old passwords, so new ones are not made in silence."""
+    DataFolder(tmp_path / "d").claim(default_manifest().metadata.name).release()
+    folder = tmp_path / "d" / "acl"
+    folder.mkdir()
+    (folder / "tools.yml").write_bytes(b"")
+
+    code, output = _run("up", "--acl", "--data", str(tmp_path / "d"))
+
+    assert code == 1
+    assert f"a file in {folder} cannot be used: tools.yml has no accessKey" in output
+    assert not (folder / "settings.json").exists()
+
+
 @pytest.mark.parametrize("secure", [True, False], ids=["tls", "plain"])
 def test_a_set_is_asked_as_its_folder_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, secure: bool

@@ -59,6 +59,8 @@ def test_annotations_and_labels_exist(page: Path) -> None:
         names.DISCARD_GROUP,
         names.DELETE_CLAIMS,
         names.OPERATOR,
+        names.RENEW_CERTIFICATES,
+        names.RENEW_AUTHORITY,
         AUDIT_NOW,
         EXPORT_NOW,
     )

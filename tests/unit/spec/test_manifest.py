@@ -11,6 +11,7 @@ from brokerset_spec.manifest import (
     OWN_SETTINGS,
     BrokerSet,
     ManifestError,
+    check_local_manifest,
     default_manifest,
     read_manifest,
     read_manifest_text,
@@ -292,3 +293,22 @@ def test_a_manifest_written_as_json_reads_back_as_the_same() -> None:
 
     assert read_manifest_text(text) == manifest
     assert isinstance(manifest, BrokerSet)
+
+
+@pytest.mark.parametrize(
+    ("tls", "said"),
+    [
+        ({"secretName": "a"}, "spec.tls.secretName: names a Secret, which only Kubernetes has"),
+        ({"issuerRef": {"name": "a"}}, "spec.tls.issuerRef: names an issuer, which only Kubernetes has"),
+        ({"authority": {}}, "spec.tls.authority: is kept in Secrets, which only Kubernetes has"),
+    ],
+)
+def test_certificates_of_kubernetes_are_refused_on_one_machine(tls: dict[str, Any], said: str) -> None:
+    """Plain connections instead would be a surprise; `brokerset up --tls` makes certificates there."""
+    document = {"apiVersion": "brokerset.io/v1alpha1", "kind": "BrokerSet", "metadata": {"name": "orders"}}
+    manifest = read_manifest({**document, "spec": {"tls": tls}})
+
+    (found,) = check_local_manifest(manifest)
+
+    assert str(found).startswith(said)
+    assert "brokerset up --tls" in str(found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from brokerset_kube.kinds import Kind
 from brokerset_operator import quiescence
 from brokerset_operator.controllers_view import ControllersView
 from brokerset_operator.ledger_view import Member
+from brokerset_operator.model.certificates import AuthoritySecret, CertificateSecret, OwnCertificates
 from brokerset_operator.model.observed import Controllers, Meta, Observed, Operator
 from brokerset_operator.observe import Seen
 from brokerset_operator.quiescence import COMPLETE_SECONDS, COMPLETE_SPREAD, QuiescentSets
@@ -46,6 +47,9 @@ class SetClock(SystemClock):
     def monotonic(self) -> float:
         return self.now
 
+    def now_ms(self) -> int:
+        return int(self.now * 1000)
+
 
 class Bench:
     """A set that was looked at completely; controllers say `view` and brokers `settings` now."""
@@ -56,7 +60,10 @@ class Bench:
         self.view = VIEW
         self.settings: Mapping[str, Mapping[str, str]] = SETTINGS
         self.kinds: tuple[Kind, ...] = ()
-        self.sets = QuiescentSets(self.clock, lambda: self.watching, self._kinds, random.Random(1))
+        self.sets = QuiescentSets(
+            self.clock, lambda: self.watching, self._kinds, random.Random(1), self._versions
+        )
+        self.secrets: dict[str, str] = {}
         self.during: Callable[[], None] = lambda: None
 
         async def observe(addresses: Any, tls: object = None) -> ControllersView:
@@ -74,6 +81,10 @@ class Bench:
     async def _kinds(self) -> tuple[Kind, ...]:
         return self.kinds
 
+    async def _versions(self, namespace: str, names: Iterable[str]) -> Mapping[str, str]:
+        assert namespace == "shop"
+        return {name: self.secrets[name] for name in names if name in self.secrets}
+
     def observed(
         self, status: Any = WELL, asked: Mapping[int, str] = ADDRESSES, version: str = VERSION, **seen: Any
     ) -> None:
@@ -82,6 +93,7 @@ class Bench:
             manifest=None,
             operator=Operator(image="i"),
             settings=SETTINGS,
+            certificates=seen.pop("certificates", None),
             now=0.0,
         )
         live = {"metadata": {"name": "orders", "resourceVersion": VERSION}}
@@ -281,3 +293,42 @@ def test_a_set_that_is_gone_leaves_nothing(bench: Bench) -> None:
     bench.sets.forget(Key("BrokerSet", "shop", "other"))
 
     assert (bench.sets._quiescent, bench.sets._observing) == ({}, {})
+
+
+OWN = OwnCertificates(
+    authority=AuthoritySecret(version="5", signing=None),
+    certificate=CertificateSecret(version="6", shown=None),
+)
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        {"orders-authority": "5"},
+        {"orders-authority": "5", "orders-certificate": "7"},
+        {},
+    ],
+)
+def test_a_secret_that_is_changed_or_deleted_asks_for_one(bench: Bench, now: dict[str, str]) -> None:
+    """Secrets are not watched, so their versions are compared in each regular reconcile."""
+    bench.secrets = {"orders-authority": "5", "orders-certificate": "6"}
+    bench.observed(certificates=OWN)
+    assert bench.quiescent()
+
+    bench.secrets = now
+
+    assert not bench.quiescent()
+
+
+def test_the_time_of_a_renewal_asks_for_one(bench: Bench) -> None:
+    """That of the certificate or of the authority, whichever comes first."""
+    for tls in (
+        {"renewal": "1970-01-01T01:00:00Z", "authority": {"renewal": "1970-01-03T00:00:00Z"}},
+        {"renewal": "1970-01-03T00:00:00Z", "authority": {"renewal": "1970-01-01T01:00:00Z"}},
+    ):
+        bench.clock.now = 0.0
+        bench.observed({**WELL, "tls": tls})
+        bench.clock.now = 3599.0
+        assert bench.quiescent()
+        bench.clock.now = 3600.0
+        assert not bench.quiescent()

@@ -1,0 +1,102 @@
+"""Access control of a local set: its administrator, and whom its processes sign as, made once in its folder.
+
+Everything is in `acl/`: who may read that folder administers the set.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from pathlib import Path
+from typing import Final
+
+from brokerset_runtime.files import write_atomically
+from brokerset_runtime.remoting.signing import ACCESS_KEY_VARIABLE, SECRET_KEY_VARIABLE
+from brokerset_runtime.settings import ENVIRONMENT_PREFIX
+
+FOLDER: Final = "acl"
+ADMINISTRATOR, PROCESSES = "admin", "brokerset"
+"""Names of the two users."""
+
+PASSWORD_BYTES: Final = 24
+
+
+def administrator_file(data: Path) -> Path:
+    """Name and password of the administrator, in the form of mqadmin's `conf/tools.yml`."""
+    return data / FOLDER / "tools.yml"
+
+
+def settings_file(data: Path) -> Path:
+    """The settings that the set's processes get; the set checks users as long as it is there."""
+    return data / FOLDER / "settings.json"
+
+
+def has_acl(data: Path) -> bool:
+    """Whether the set of this folder checks users."""
+    return settings_file(data).exists()
+
+
+def make_acl(data: Path) -> None:
+    """Make both users unless they are there. Raises `OSError`, and `ValueError` if the files are damaged."""
+    folder = data / FOLDER
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not administrator_file(data).exists():
+        text = f"accessKey: {ADMINISTRATOR}\nsecretKey: {_new_password()}\n"
+        write_atomically(administrator_file(data), text.encode(), mode=0o600)
+    name, password = _administrator(data)
+    if has_acl(data):
+        _settings(data)
+        return
+    settings = {
+        "authenticationEnabled": "true",
+        "authorizationEnabled": "true",
+        "initAuthenticationUser": json.dumps({"username": name, "password": password}),
+        "innerClientAuthenticationCredentials": json.dumps(
+            {"accessKey": PROCESSES, "secretKey": _new_password()}
+        ),
+    }
+    # Last: now the set checks users.
+    write_atomically(settings_file(data), json.dumps(settings).encode(), mode=0o600)
+
+
+def use_acl_of(data: Path) -> None:
+    """Let this process, and those that it starts, administer the set of a folder.
+
+    Whom the environment names already is left as it is. Raises `ValueError` if the file is damaged.
+    """
+    if has_acl(data) and ACCESS_KEY_VARIABLE not in os.environ:
+        os.environ[ACCESS_KEY_VARIABLE], os.environ[SECRET_KEY_VARIABLE] = _administrator(data)
+
+
+def use_acl_of_own(data: Path) -> None:
+    """Let this process, and those that it starts, be the set of a folder that checks users.
+
+    Raises `ValueError` if the files are damaged.
+    """
+    if has_acl(data):
+        os.environ |= {ENVIRONMENT_PREFIX + name: value for name, value in _settings(data).items()}
+        os.environ[ACCESS_KEY_VARIABLE], os.environ[SECRET_KEY_VARIABLE] = _administrator(data)
+
+
+def _administrator(data: Path) -> tuple[str, str]:
+    lines = administrator_file(data).read_text(encoding="utf-8").splitlines()
+    found = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    try:
+        return found["accessKey"], found["secretKey"]
+    except KeyError as error:
+        raise ValueError(f"{administrator_file(data).name} has no {error.args[0]}") from None
+
+
+def _settings(data: Path) -> dict[str, str]:
+    try:
+        found = json.loads(settings_file(data).read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{settings_file(data).name}: {error}") from None
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise ValueError(f"{settings_file(data).name} is not a table of texts")
+    return found
+
+
+def _new_password() -> str:
+    return secrets.token_urlsafe(PASSWORD_BYTES)
