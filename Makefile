@@ -36,7 +36,7 @@ RECORDS ?= 6000
 CHUNKS ?= 200000
 NATIVE_SOURCES := native/Cargo.toml native/Cargo.lock native/pyproject.toml $(wildcard native/*.pyi native/src/*.rs native/src/*/*.rs)
 
-.PHONY: help setup lock demo generate format check lint types layers test test-long test-spark stutter send-paths mutation interop fuzz half-open crash chaos ordered-chaos disks histories dledger-takeover damage network-cuts failover sim coverage evidence bench bench-spark notebook e2e e2e-processes e2e-kubernetes scale-card image image-spark sbom chart wheel full clean
+.PHONY: help setup lock demo generate format check lint types layers test test-long test-spark stutter send-paths mutation interop fuzz half-open crash chaos ordered-chaos disks histories dledger-takeover damage network-cuts failover sim coverage evidence bench bench-spark notebook e2e e2e-processes e2e-kubernetes scale-card image image-spark verify-image sbom chart wheel full clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "%-10s %s\n", $$1, $$2}'
@@ -203,11 +203,14 @@ e2e-kubernetes: setup  ## the chart and the operator on a real cluster: kind, th
 scale-card: setup  ## one operator with many BrokerSets: memory, start-up, rounds, requests when idle (SETS=number)
 	python tests/bench/scale_card.py --sets $(SETS)
 
-image:  ## build the container image (IMAGE=tag) with any of docker, podman, buildah
-	./tests/image.sh $(IMAGE)
+image: $(if $(SIGN_KEY),setup)  ## build the container image (IMAGE=tag) with any of docker, podman, buildah; sign it (SIGN_KEY=file)
+	SIGN_KEY=$(SIGN_KEY) ./tests/image.sh $(IMAGE)
 
-image-spark:  ## build the image of jobs on store files, with Java and Spark (IMAGE_SPARK=tag), with any of these
-	./tests/image.sh $(IMAGE_SPARK) spark
+image-spark: $(if $(SIGN_KEY),setup)  ## build the image of jobs on store files, with Java and Spark (IMAGE_SPARK=tag), likewise
+	SIGN_KEY=$(SIGN_KEY) ./tests/image.sh $(IMAGE_SPARK) spark
+
+verify-image: setup  ## check that an image was not changed since its release (ARCHIVE=file PUBLIC_KEY=file)
+	python generate/image_signature.py verify "$(ARCHIVE)" --key "$(PUBLIC_KEY)"
 
 sbom:  ## what the images have of Python and Rust, from the locks, as CycloneDX JSON in dist/
 	mkdir -p dist

@@ -151,7 +151,9 @@ def namesrv_handlers() -> Mapping[int, Handler]:
 
 def controller_handlers() -> Mapping[int, Handler]:
     """The table of a controller as it serves."""
-    service: Any = SimpleNamespace(engine=None, clock=SystemClock(), measurements=None, subjects=None)
+    service: Any = SimpleNamespace(
+        engine=None, clock=SystemClock(), measurements=None, subjects=None, access=None
+    )
     return ControllerProcessors(service, ControllerSettings()).handlers()
 
 

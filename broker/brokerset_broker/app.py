@@ -395,6 +395,7 @@ class Broker:
         """Load the store, and be what the settings say: a member of a group of either kind, or alone."""
         if group_socket is None:
             self._load()
+            self.access.leave_controllers()
             await leave_log(self._source, self._tables, self._stamp(), asyncio.to_thread)
             changes = FileChanges(self._tables, lambda: self.store.max_offset)
             return Alone(self.settings.broker_id, changes, self.services)
@@ -402,6 +403,7 @@ class Broker:
             from brokerset_broker.member.dledger.member_port import TcpMemberPort
 
             self._load()
+            self.access.leave_controllers()
             return self._ledger_member(TcpMemberPort(group_socket, self.tls, broker_sign(self.settings)))
         from brokerset_broker.member.group_port import TcpGroupPort
 
@@ -752,7 +754,10 @@ class Broker:
             modes=self.request_modes, changes=changes, queues=self._routes.queues,
         )  # fmt: skip
         lite_admin = LiteAdminProcessor(live=live, store=store, topics=topics, offsets=offsets)
-        access_admin = AccessAdmin(control=self.access_control, admission=admission, changes=changes)
+        access_admin = AccessAdmin(
+            control=self.access_control, admission=admission, changes=changes,
+            cluster=None if self.member is None else self.member.cluster_access,
+        )  # fmt: skip
         self.pop_requests.use_gate(self.part.serves_writes)
         served: dict[int, Handler] = {}
         for processor in (

@@ -21,7 +21,7 @@ from brokerset_controller.fresh_connections import FreshRequester
 from brokerset_controller.liveness import Liveness
 from brokerset_controller.machine import ReplicasMachine
 from brokerset_controller.measurements import Measurements, timed
-from brokerset_controller.node_folder import NodeFolder, claim
+from brokerset_controller.node_folder import NodeFolder, claim, close_to_others
 from brokerset_controller.processors import ADMINISTRATORS_FIELDS, OPEN_AT_CONTROLLERS, Processors
 from brokerset_controller.service import ControllerService
 from brokerset_namesrv.administration import Administration, server_sign
@@ -146,12 +146,14 @@ class Controller:
             self._tls = await asyncio.to_thread(Tls, settings.tls_config_file)
             self._asker = FreshRequester(self._tls, server_sign(settings))
         try:
-            self._folder = await self._disk_thread.run(
+            folder = self._folder = await self._disk_thread.run(
                 lambda: claim(
                     settings.controller_store_path, settings.controller_group, settings.controller_self_id
                 )
             )
-            await self._start_engine(self._folder.raft)
+            if settings.authentication_enabled:
+                await self._disk_thread.run(lambda: close_to_others(folder.raft))
+            await self._start_engine(folder.raft)
             await self._start_serving()
         except BaseException:
             await self.close()
@@ -267,9 +269,10 @@ class Controller:
         in_force = replace(settings, listen_port=port)
         self._processors = Processors(service, in_force)
         service.use_settings(in_force)
-        handlers = Administration(settings, OPEN_AT_CONTROLLERS, ADMINISTRATORS_FIELDS).around(
-            self._processors.handlers()
-        )
+        accounts = service.access.accounts
+        handlers = Administration(
+            settings, OPEN_AT_CONTROLLERS, ADMINISTRATORS_FIELDS, accounts=accounts
+        ).around(self._processors.handlers())
         self._server = RemotingServer(
             handlers, limits=self._limits, on_close=self._connection_closed, tls=self._tls
         )
@@ -287,9 +290,11 @@ class Controller:
                     authentication_enabled=settings.authentication_enabled,
                     init_authentication_user=settings.init_authentication_user,
                     inner_client_authentication_credentials=settings.inner_client_authentication_credentials,
+                    refusals_max=settings.refusals_max,
                 ),
                 clock=self._clock,
                 provided={(CONTROLLERS_NAMESPACE, CONTROLLERS_KEY): self._controller_addresses},
+                accounts=accounts,
             )
             self.namesrv_port = await self._name_server.start()
         if settings.http_port:

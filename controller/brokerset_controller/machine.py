@@ -1,4 +1,4 @@
-"""The state machine behind the engine: broker groups and subjects, changed by committed events only."""
+"""The state machine behind the engine: broker groups, subjects, users; changed by committed events only."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from dataclasses import dataclass
 import orjson
 
 from brokerset_controller import strict_json as read
+from brokerset_controller.access import codec as access_codec
+from brokerset_controller.access.codec import ACCESS_VERSION
+from brokerset_controller.access.machine import AccessMachine, AccessOutcome
 from brokerset_controller.ordered import codec as ordered_codec
 from brokerset_controller.ordered.machine import SubjectOutcome, SubjectsMachine
 from brokerset_controller.replicas import codec
@@ -35,22 +38,28 @@ class ReplicasMachine:
         self.ordered = SubjectsMachine()
         """The subjects, whose entries stand in the same log."""
 
+        self.access = AccessMachine()
+        """Users and policies, in the same log."""
+
         self.listeners: list[Callable[[Change], None]] = []
 
     def group(self, broker_name: str | None) -> Group | None:
         """The group with this name, or None."""
         return self.groups.get(broker_name or "")
 
-    def apply(self, index: int, data: bytes) -> Outcome | SubjectOutcome:
+    def apply(self, index: int, data: bytes) -> Outcome | SubjectOutcome | AccessOutcome:
         """Apply one committed event.
 
         Raises `ValueError` for an entry that this version cannot read, which ends the process: to go on
         without it would make this controller differ from the others.
         """
-        values = read.versioned(data, "an event", ordered_codec.ORDERED_VERSION)
+        values = read.versioned(data, "an event", ACCESS_VERSION)
         of_subject = ordered_codec.event_of(values)
         if of_subject is not None:
             return self.ordered.apply(index, of_subject)
+        of_access = access_codec.event_of(values)
+        if of_access is not None:
+            return self.access.apply(of_access)
         event = codec.event_of(values)
         name = broker_name_of(event)
         before = self.groups.get(name)
@@ -71,26 +80,30 @@ class ReplicasMachine:
     def snapshot(self) -> bytes:
         """Everything, the same bytes on every controller that applied the same entries.
 
-        Without subjects it is what controllers of before they existed write and read.
+        Without users, and without subjects, it is what controllers of before they existed write and read.
         """
         subjects, tombstones = self.ordered.subjects, self.ordered.tombstones
-        if not subjects and not tombstones:
+        if not subjects and not tombstones and self.access.is_empty:
             return codec.encode_groups(self.groups.values())
         listed = [ordered_codec.subject_values(subject) for _, subject in sorted(subjects.items())]
         deleted = [ordered_codec.tombstone_values(each) for _, each in sorted(tombstones.items())]
         groups = codec.group_values(self.groups.values())
-        return orjson.dumps([ordered_codec.ORDERED_VERSION, groups, listed, deleted])
+        if self.access.is_empty:
+            return orjson.dumps([ordered_codec.ORDERED_VERSION, groups, listed, deleted])
+        users = access_codec.machine_values(self.access)
+        return orjson.dumps([ACCESS_VERSION, groups, listed, deleted, users])
 
     def restore(self, data: bytes) -> None:
         """Replace everything by a snapshot's. Raises `ValueError` for one that cannot be read."""
-        values = read.versioned(data, "a snapshot", ordered_codec.ORDERED_VERSION)
+        values = read.versioned(data, "a snapshot", ACCESS_VERSION)
         groups, *more = values or [[]]
-        if len(more) not in (0, 2):
+        if len(more) not in (0, 2, 3):
             raise ValueError(f"a snapshot of {len(values)} parts")
-        subjects, tombstones = more or ([], [])
+        subjects, tombstones = more[:2] or ([], [])
         known = codec.groups_of(groups)
         self.ordered.restore(
             [ordered_codec.subject_of(each) for each in read.items(subjects)],
             [ordered_codec.tombstone_of(each) for each in read.items(tombstones)],
         )
+        access_codec.restore(self.access, more[2] if len(more) > 2 else None)
         self.groups = known

@@ -5,8 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+import structlog
+
 from brokerset_runtime.files import FileLock, lock_file, write_atomically
 from brokerset_runtime.settings import SettingsError, from_properties
+
+log = structlog.get_logger(__name__)
 
 NODE_FILE: Final = "node"
 LOCK_FILE: Final = "lock"
@@ -50,6 +54,15 @@ def claim(path: Path, group: str, self_id: str) -> NodeFolder:
         lock.release()
         raise
     return NodeFolder(path, lock)
+
+
+def close_to_others(raft: Path) -> None:
+    """Let only this process's user read the raft log, since passwords are in it. Blocks; raises `OSError`."""
+    raft.mkdir(exist_ok=True)
+    try:
+        raft.chmod(0o700)
+    except PermissionError as error:
+        log.warning("others may read passwords in this folder: its owner must forbid it", reason=str(error))
 
 
 def _check_mark(path: Path, group: str, self_id: str) -> None:

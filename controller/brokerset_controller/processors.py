@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import structlog
 
+from brokerset_controller.access_processors import AccessProcessors
 from brokerset_controller.config_updates import changed_settings, sorted_text
 from brokerset_controller.engine_errors import TimedOut
 from brokerset_controller.measurements import Status, timed
@@ -35,6 +36,7 @@ from brokerset_protocol.headers.controller import (
     AlterSyncStateSet,
     ApplyBrokerId,
     BrokerHeartbeat,
+    BrokerHeartbeatAnswer,
     ChangeMembers,
     CleanControllerBrokerData,
     ElectMaster,
@@ -95,6 +97,7 @@ class Processors:
         self._service = service
         self._members = MemberChanges(service.engine, lambda: self.settings.request_timeout / 1000)
         self._subjects = SubjectProcessors(service.subjects)
+        self._access = AccessProcessors(service.access)
         self._old_lines = OldPeerLines()
 
     @property
@@ -126,6 +129,7 @@ class Processors:
             code.BROKERSET_REBUILD_GROUP: self.rebuild_group,
             code.BROKERSET_FENCE_REPLICA: self.fence,
             **self._subjects.handlers(),
+            **self._access.handlers(),
         }
         return {number: self._counted(number, handler) for number, handler in served.items()}
 
@@ -148,14 +152,19 @@ class Processors:
             return self._overtaken(command, header, header.broker_id)
         if self._service.may_have_lease(header, header.broker_id):
             return self._with_lease(command, header, header.broker_id)
-        ext = dict(FENCING[self._service.fenced(header, header.broker_id)])
+        ext = {**FENCING[self._service.fenced(header, header.broker_id)], **self._access_ext()}
         group = self._service.machine.groups.get(header.broker_name)
         if group is not None:
             ext["masterEpoch"] = str(group.master_epoch)
         return command.reply(ext=ext)
 
     async def _with_lease(self, command: Command, header: BrokerHeartbeat, broker_id: int) -> Command:
-        return command.reply(ext=(await self._service.lease(header, broker_id)).to_ext())
+        answer = await self._service.lease(header, broker_id)
+        return command.reply(ext={**answer.to_ext(), **self._access_ext()})
+
+    def _access_ext(self) -> dict[str, str]:
+        version = self._service.access.heartbeat_version
+        return {} if version is None else BrokerHeartbeatAnswer(access_version=version).to_ext()
 
     async def _overtaken(self, command: Command, header: BrokerHeartbeat, broker_id: int) -> Command:
         await self._service.check_overtaken(header, broker_id)

@@ -15,6 +15,7 @@ from typing import Final
 
 import structlog
 
+from brokerset_controller.access_service import AccessService
 from brokerset_controller.agreement import Agreement
 from brokerset_controller.broker_masters import RegisteredMasters
 from brokerset_controller.broker_probes import UNKNOWN, BrokerProbes
@@ -126,6 +127,16 @@ class ControllerService:
             others=self._other_controllers,
         )
         """Ordered subjects: their requests and tasks."""
+
+        self.access = AccessService(
+            settings=lambda: self.settings,
+            agreement=self._agreement,
+            machine=machine,
+            clock=clock,
+            asker=asker,
+            others=self._other_controllers,
+        )
+        """Users and policies of the cluster."""
 
         self._electing: dict[str, dict[MasterElected, int]] = {}
         """Elections of a group that were proposed, and may be applied yet, with the term of the proposal."""

@@ -1,6 +1,7 @@
 """Who may register brokers and administer: before the handlers of a name server or a controller.
 
-Both know only the Super users of their settings. A request with an open code is served whoever sends it, for
+Both know the Super users of their settings; controllers, and name servers in their processes, those that the
+controllers have agreed on, too. A request with an open code is served whoever sends it, for
 clients sign with names that only brokers know.
 """
 
@@ -12,6 +13,7 @@ from typing import Final
 
 import structlog
 
+from brokerset_acl.access_book import AccessBook, Accounts, configured_users
 from brokerset_acl.signatures import (
     ACCESS_KEY,
     NO_NAME,
@@ -23,13 +25,15 @@ from brokerset_acl.signatures import (
     content,
     is_signed_by,
 )
+from brokerset_acl.users import UserStatus
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.errors import Rejected
 from brokerset_runtime.log_throttle import LogThrottle
 from brokerset_runtime.remoting import Connection, Handler
 from brokerset_runtime.remoting.connection import Reply
-from brokerset_spec.access_settings import AdministrationSettings, administrators, inner_credentials_of
+from brokerset_runtime.remoting.refusals import RefusalBound
+from brokerset_spec.access_settings import AdministrationSettings, first_user_of, inner_credentials_of
 
 log = structlog.get_logger(__name__)
 
@@ -37,6 +41,8 @@ OPEN_AT_NAME_SERVERS: Final = frozenset({RequestCode.GET_ROUTEINFO_BY_TOPIC, Req
 """What clients ask: where a topic is, and where controllers are."""
 
 ADVICE: Final = "authenticationEnabled asks for a Super user of initAuthenticationUser or of the brokers here"
+
+NOT_SUPER: Final = "is no Super user."
 
 TEXT_MAX: Final = 128
 """Characters of a name that somebody claims, in texts and log lines."""
@@ -51,13 +57,17 @@ class Administration:
         settings: AdministrationSettings,
         open_codes: frozenset[RequestCode],
         reserved: Mapping[RequestCode, str] | None = None,
+        *,
+        accounts: Accounts | None = None,
     ) -> None:
-        """`reserved`: a header field of an open code that counts only if an administrator signs."""
+        """`reserved`: a header field of an open code that counts only if an administrator signs. `accounts`:
+        all users; without it those of the settings."""
         self._enabled = settings.authentication_enabled
-        self._passwords = administrators(settings)
+        self._accounts = accounts or settings_accounts(settings)
         self._open = open_codes
         self._reserved = reserved or {}
         self._throttle = LogThrottle()
+        self._bound = RefusalBound(settings.refusals_max)
 
     def around(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
         """The handlers with the check before them."""
@@ -84,6 +94,7 @@ class Administration:
             problem = self._problem(command)
             if problem is not None:
                 self._log(connection, command, problem)
+                self._bound.count(connection)
                 raise Rejected(ResponseCode.NO_PERMISSION, f"{problem} {ADVICE}")
             return handler(connection, command)
 
@@ -94,11 +105,15 @@ class Administration:
         name = command.ext.get(ACCESS_KEY)
         if not name:
             return NO_NAME
-        password = self._passwords.get(name)
-        if password is None:
+        user = self._accounts.user(name)
+        if user is None:
             return f"User:{name[:TEXT_MAX]} is not found."
+        if user.status is UserStatus.DISABLE:
+            return f"User:{name} is disabled."
         signed = content(command.ext, command.body, added_by_old_clients(command))
-        return None if is_signed_by(password, signed, command.ext.get(SIGNATURE)) else WRONG_SIGNATURE
+        if not is_signed_by(user.password, signed, command.ext.get(SIGNATURE)):
+            return WRONG_SIGNATURE
+        return None if user.is_super else f"User:{name} {NOT_SUPER}"
 
     def _log(self, connection: Connection, command: Command, problem: str) -> None:
         """With no more lines than a log can bear."""
@@ -112,6 +127,17 @@ class Administration:
                 reason=problem,
                 suppressed=suppressed,
             )
+
+
+def settings_accounts(settings: AdministrationSettings, book: AccessBook | None = None) -> Accounts:
+    """The users of the settings, and of a book."""
+    inner = inner_credentials_of(settings.inner_client_authentication_credentials)
+    first = first_user_of(settings.init_authentication_user)
+    return Accounts(
+        AccessBook() if book is None else book,
+        configured_users(first, None if inner is None else Credentials(*inner)),
+        None if inner is None else inner[0],
+    )
 
 
 def server_sign(settings: AdministrationSettings) -> Sign | None:

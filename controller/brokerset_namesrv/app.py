@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from brokerset_acl.access_book import Accounts
 from brokerset_namesrv import kv_file
 from brokerset_namesrv.administration import OPEN_AT_NAME_SERVERS, Administration, server_sign
 from brokerset_namesrv.external import ExternalListener
@@ -43,9 +44,12 @@ class NameServer:
         clock: Clock | None = None,
         limits: ServerLimits | None = None,
         provided: ProvidedEntries | None = None,
+        accounts: Accounts | None = None,
     ) -> None:
-        """Needs a running event loop only from `start` on. `provided`: key-value entries of who embeds it."""
+        """Needs a running event loop only from `start` on. `provided`: key-value entries of who embeds it;
+        `accounts`: its users, else those of the settings count."""
         self._settings = settings
+        self._accounts = accounts
         self._provided = provided or {}
         self._clock = clock or SystemClock()
         self._limits = limits or ServerLimits()
@@ -97,7 +101,8 @@ class NameServer:
             started=self._clock.monotonic(),
             provided=self._provided,
         )
-        handlers = Administration(settings, OPEN_AT_NAME_SERVERS).around(self._processors.handlers())
+        administration = Administration(settings, OPEN_AT_NAME_SERVERS, accounts=self._accounts)
+        handlers = administration.around(self._processors.handlers())
         self._server = RemotingServer(
             handlers, limits=self._limits, on_close=self._connection_closed, tls=self._tls
         )

@@ -24,6 +24,7 @@ ONLY_AT_START: Final = frozenset(
         "authenticationEnabled",
         "initAuthenticationUser",
         "innerClientAuthenticationCredentials",
+        "refusalsMax",
     }
 )
 """Names that are read once; a change is refused, so that nobody believes that it had an effect."""

@@ -25,6 +25,10 @@ class AdministrationSettings(Protocol):
     def inner_client_authentication_credentials(self) -> str:
         """`{"accessKey":"…","secretKey":"…"}`, or nothing."""
 
+    @property
+    def refusals_max(self) -> int:
+        """Refused requests of one connection at which it is closed."""
+
 
 def first_user_of(text: str) -> tuple[str, str] | None:
     """Name and password of `initAuthenticationUser`; None unless it has both."""

@@ -75,6 +75,10 @@ class ControllerSettings:
     """Whether only Super users may act for brokers and administer: those of the two settings below. What
     clients need to find brokers stays open to everybody; see `docs/security.md`. Not known to RocketMQ."""
 
+    refusals_max: int = number(10_000)
+    """Refused requests (code 16) of one connection in 10 s at which it is closed; 0: never. Not known to
+    RocketMQ."""
+
     init_authentication_user: str = secret()
     """A Super user, as `{"username":"…","password":"…"}`, as brokers have it: `mqadmin` and `brokerset` sign
     as this one."""

@@ -32,6 +32,7 @@ from brokerset_spec.manifest_parts import (
     ruled,
 )
 from brokerset_spec.manifest_reader import ManifestReader, put_name
+from brokerset_spec.network_peers import OUTSIDE_LEFT_OUT, NetworkPolicy, check_network_policy
 from brokerset_spec.pod_template import check_pod_template, resource_problems
 from brokerset_spec.problems import BROKER_NAME_SHAPE, ManifestError, Problem
 from brokerset_spec.set_parts import (
@@ -182,6 +183,12 @@ class Spec(Part):
                 "; ".join(ENFORCING_SHARED),
                 "tls.mode",
             ),
+            rule(
+                "!has(self.external) || !has(self.networkPolicy) || !has(self.networkPolicy.clients) || "
+                "self.networkPolicy.clients.exists(c, has(c.ipBlock))",
+                "; ".join(OUTSIDE_LEFT_OUT),
+                "networkPolicy.clients",
+            ),
             *LEDGER_RULES,
         )
     )
@@ -272,6 +279,7 @@ class Spec(Part):
     """How clients outside the Kubernetes cluster get in; none means not at all. Whoever reaches these
     addresses can read and write everything."""
 
+    network_policy: NetworkPolicy = NetworkPolicy()
     update: Update = Update()
     tls: Tls = Tls()
     acl: Acl = Acl()
@@ -409,6 +417,7 @@ def _everywhere(manifest: BrokerSet) -> list[Problem]:
         *_tls_problems(manifest),
         *_acl_problems(manifest),
         *_external_problems(manifest),
+        *check_network_policy(manifest.spec.network_policy, has_external=manifest.spec.external is not None),
         *check_dledger(
             manifest.spec.replication, manifest.spec.replicas, manifest.spec.controllers, manifest.spec.config
         ),

@@ -95,6 +95,8 @@ def local_notes(spec: Spec) -> list[str]:
         notes.append(
             "spec.external: has an effect on Kubernetes only; brokers and name servers listen here as well"
         )
+    if spec.network_policy != default.network_policy:
+        notes.append("spec.networkPolicy: has an effect on Kubernetes only; use the machine's firewall here")
     if spec.update != default.update:
         notes.append("spec.update: on one machine a changed manifest takes effect at the next `brokerset up`")
     if spec.monitoring != default.monitoring:

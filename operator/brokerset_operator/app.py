@@ -30,7 +30,7 @@ from brokerset_operator.metrics import Measurements
 from brokerset_operator.migrations import MIGRATION, MigrationReconciler
 from brokerset_operator.model import names
 from brokerset_operator.model.actions import Plan
-from brokerset_operator.model.observed import Observed, Operator
+from brokerset_operator.model.observed import Observed, Operator, OperatorPods
 from brokerset_operator.observe import CLUSTER_SECONDS, ClusterFacts
 from brokerset_operator.own_kinds import OwnKinds
 from brokerset_operator.quiescence import QuiescentSets
@@ -44,7 +44,7 @@ from brokerset_operator.users import USER, UserReconciler
 from brokerset_runtime.clock import Clock, SystemClock
 from brokerset_runtime.http import HttpEndpoint
 from brokerset_runtime.listening import listen_host
-from brokerset_runtime.tls import tls_of_environment
+from brokerset_runtime.tls import Tls, tls_of_environment
 
 log = structlog.get_logger(__name__)
 
@@ -153,6 +153,7 @@ class OperatorProcess:
                 runbooks=settings.runbooks.rstrip("/"),
                 ip_family="IPv6" if ":" in settings.pod_ip else "IPv4",
                 trust_spread_seconds=float(settings.trust_spread_seconds),
+                pods=_pods_of(settings),
             ),
             plan,
             resync,
@@ -216,27 +217,31 @@ class OperatorProcess:
         """Stand by and lead until `stop` is set.
 
         Raises, also in a group, `LeaseLost` and what `watch_sets` raises: the process must end then, and a
-        new one begin.
+        new one begin; `SettingsError` for files of TLS.
         """
+        settings = self._settings
+        file = settings.tls_config_file
+        tls = None if file is None else await asyncio.to_thread(Tls, file)
         endpoint = HttpEndpoint(
             alive=self.health.alive_problems,
             ready=self.health.ready_problems,
             metrics=lambda: self.measurements.registry,
         )
-        settings = self._settings
         self.client.start()
         try:
             if settings.http_port:
                 self.http_port = await endpoint.start(
-                    listen_host(settings.bind_address, settings.pod_ip), settings.http_port
+                    listen_host(settings.bind_address, settings.pod_ip), settings.http_port, tls
                 )
             async with asyncio.TaskGroup() as group:
-                ticking = group.create_task(self.health.run())
+                while_it_runs = [group.create_task(self.health.run())]
+                if tls is not None:
+                    while_it_runs.append(group.create_task(tls.watch(), name="follow own certificate"))
                 leading = group.create_task(self.elector.run(self._lead))
                 stopping = group.create_task(self._stop_when(stop, leading))
                 await asyncio.wait([leading])
-                ticking.cancel()
-                stopping.cancel()
+                for task in (*while_it_runs, stopping):
+                    task.cancel()
         finally:
             await endpoint.close()
             await self.client.close()
@@ -362,6 +367,11 @@ class OperatorProcess:
         if again == GONE:
             self.enqueuer.gone(key)
         return again
+
+
+def _pods_of(settings: OperatorSettings) -> OperatorPods | None:
+    labels = settings.pod_label_values
+    return OperatorPods(namespace=settings.pod_namespace, labels=labels) if labels else None
 
 
 def access_of(settings: OperatorSettings) -> Access:

@@ -15,6 +15,7 @@ from brokerset_operator.handlers import KopfEnded, run_kopf
 from brokerset_operator.plan.deciding import plan
 from brokerset_operator.settings import OperatorSettings
 from brokerset_runtime.program import Program
+from brokerset_runtime.settings import SettingsError
 from brokerset_runtime.signals import stop_on_signals
 
 log = structlog.get_logger(__name__)
@@ -42,7 +43,7 @@ PROGRAM: Final = Program(
     what="The operator: makes of BrokerSets, Topics and jobs in Kubernetes what they say",
     settings_class=OperatorSettings,
     serve=serve,
-    failures=(CredentialsProblem, LeaseLost, KopfEnded, OSError),
+    failures=(CredentialsProblem, LeaseLost, KopfEnded, OSError, SettingsError),
     failed="operator cannot run",
     shortcuts={"-n": "namespaces"},
 )

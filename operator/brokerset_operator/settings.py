@@ -15,6 +15,7 @@ NAMESPACES_MAX: Final = 100
 
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _ROLE: Final = re.compile(r"(Cluster)?Role/[a-z0-9][a-z0-9:.-]{0,250}")
+_POD_LABEL: Final = re.compile(r"[a-z0-9A-Z]([-./_a-zA-Z0-9]*)=[a-zA-Z0-9]([-._a-zA-Z0-9]{0,62})")
 _URL: Final = re.compile(r"https?://[^ \"']+")
 
 
@@ -55,8 +56,19 @@ class OperatorSettings:
     http_port: int = number(8080, high=PORT_MAX)
     """Port of `/metrics`, `/healthz` and `/readyz`; 0 switches it off."""
 
+    tls_config_file: Path | None = None
+    """File with RocketMQ's keys of TLS (`tls.server.mode` and others) for that port; empty means plain. It
+    and the certificate that it names are read again when they change."""
+
     pod_ip: str = ""
     """Address of the operator's own pod: where that is IPv6 the cluster is, and so are masters' Services."""
+
+    pod_namespace: str = ""
+    """Namespace of the operator's own pods: with `podLabels` NetworkPolicies of sets let them in by it."""
+
+    pod_labels: str = ""
+    """Labels that the operator's own pods have, and no others of the namespace, as `name=value,name=value`.
+    Empty: it runs in no pod that policies can name, and port 9878 of controllers is open to everybody."""
 
     bind_address: str = "0.0.0.0"
     """Address of the network interface to listen on for these."""
@@ -95,6 +107,13 @@ class OperatorSettings:
         for name in names:
             if not _LABEL.fullmatch(name):
                 found.append(f"namespaces: {name!r} is no namespace")
+        if self.pod_labels and not all(_POD_LABEL.fullmatch(each) for each in self.pod_labels.split(",")):
+            found.append(f"pod_labels: {self.pod_labels!r} is no list of labels; write name=value,name=value")
+        if bool(self.pod_labels) != bool(self.pod_namespace):
+            missing, given = sorted(
+                ("pod_labels", "pod_namespace"), key=lambda name: bool(getattr(self, name))
+            )
+            found.append(f"{missing}: is empty, and {given} is not; give both or none")
         if not _URL.fullmatch(self.runbooks):
             found.append(f"runbooks: {self.runbooks!r} is no address that begins with http:// or https://")
         return found
@@ -103,6 +122,11 @@ class OperatorSettings:
     def namespace_list(self) -> tuple[str, ...]:
         """The namespaces one by one; empty for all."""
         return tuple(dict.fromkeys(name.strip() for name in self.namespaces.split(",") if name.strip()))
+
+    @property
+    def pod_label_values(self) -> dict[str, str]:
+        """`pod_labels` one by one."""
+        return dict(each.split("=", 1) for each in self.pod_labels.split(",") if each)
 
     @property
     def renew_seconds(self) -> float:

@@ -6,7 +6,7 @@ from typing import Final
 
 import orjson
 
-from brokerset_acl.access_book import WantedUser
+from brokerset_acl.access_book import USER_EXISTS, WantedUser
 from brokerset_acl.policies import Acl
 from brokerset_acl.users import UserStatus, UserType, subject_of
 from brokerset_client.errors import AnswerTimeout, BrokerUnreachable, ClientError, RequestRefused
@@ -70,7 +70,13 @@ class UserRequests:
         match request:
             case CreateUser(user):
                 wanted = WantedUser(user.username, user.password, user.type, user.status)
-                await self._put_user(address, RequestCode.AUTH_CREATE_USER, wanted)
+                try:
+                    await self._put_user(address, RequestCode.AUTH_CREATE_USER, wanted)
+                except UserRefused as error:
+                    # Controllers have users of all groups, and a broker hears of one a moment later.
+                    if USER_EXISTS not in str(error):
+                        raise
+                    await self._put_user(address, RequestCode.AUTH_UPDATE_USER, wanted)
             case UpdateUser(wanted):
                 await self._put_user(address, RequestCode.AUTH_UPDATE_USER, wanted)
             case PutPolicies(acl):

@@ -31,7 +31,7 @@ from brokerset_rig.ledger_brokers import patient_config
 from brokerset_rig.listening import listening
 from brokerset_rig.local_set import LocalSet, local_set
 from brokerset_rig.operator_parts import operator
-from brokerset_rig.outsider import CLOSED, ENDED, OPEN, SECONDS_MAX, Outsider, outcome
+from brokerset_rig.outsider import CLOSED, ENDED, SECONDS_MAX, Outsider, outcome
 from brokerset_rig.outsider_attempts import PORTS, Target, make_topic, registered_elsewhere
 from brokerset_rig.set_certificates import SetCertificates
 from brokerset_rig.stack import free_port
@@ -348,10 +348,16 @@ async def test_an_outsider_gets_what_the_page_says_at_a_port_of_a_dledger(
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-async def test_an_outsider_gets_what_the_page_says_at_the_port_of_the_operator(setting: str) -> None:
-    """It has no TLS: metrics and health."""
-    async with FakeKube() as kube, operator(kube, http_port=free_port(), bind_address="127.0.0.1") as one:
+async def test_an_outsider_gets_what_the_page_says_at_the_port_of_the_operator(
+    tmp_path: Path, setting: str
+) -> None:
+    """Metrics and health: nobody is asked who reads them."""
+    settings: dict[str, Any] = {"http_port": free_port(), "bind_address": "127.0.0.1"}
+    if setting != PLAIN:
+        asks = {"tls_server_need_client_auth": "require", "tls_server_trustCertPath": "authority.pem"}
+        more = asks if setting == CERTIFICATES else {}
+        settings["tls_config_file"] = Certificates(tmp_path).config("operator", **more)
+    async with FakeKube() as kube, operator(kube, **settings) as one:
         await until(lambda: one.process.http_port)
         target = Target(operator_http=(f"127.0.0.1:{one.process.http_port}",))
-        plain = await asyncio.to_thread(tried, OPERATOR, target, Outsider(by_tls=False))
-        assert plain == said(OPERATOR, setting) == {OPEN}
+        await asyncio.to_thread(check, OPERATOR, setting, target, plain=ENDED)

@@ -59,7 +59,7 @@ def test_nobody_gets_through_without_the_key(
 
     async def check() -> None:
         table = control.around({code: lambda _connection, command: called.append(command)})
-        connection: Any = SimpleNamespace(peer=("10.0.0.1", 5))
+        connection: Any = SimpleNamespace(peer=("10.0.0.1", 5), state={})
         with pytest.raises(Rejected) as refused:
             table[code](connection, Command(code, ext, body, version=version))
         assert refused.value.code == 16

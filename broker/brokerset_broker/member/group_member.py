@@ -15,6 +15,7 @@ from typing import Final
 import structlog
 
 from brokerset_broker.live_settings import LiveSettings
+from brokerset_broker.member.cluster_access import ClusterAccess
 from brokerset_broker.member.core import Serve
 from brokerset_broker.member.epoch_file import EpochFile
 from brokerset_broker.member.gateway.forwarding import PASS_ON_SECONDS
@@ -187,6 +188,13 @@ class GroupMember(MemberService):
                 step_done=crash_point(os.environ),
             )
         )
+        self.cluster_access = ClusterAccess(
+            table=parts.tables.access,
+            ask=self.membership.controllers.ask,
+            broker_name=settings.broker_name,
+            mastership=self._mastership,
+        )
+        self.membership.on_access_version = self.cluster_access.version_heard
         parts.log.on_deleted(self._files_deleted)
         port.listen()
         log.info("controllers give id and role; brokerId and brokerRole of the settings are ignored")
@@ -217,6 +225,19 @@ class GroupMember(MemberService):
 
     def started(self) -> None:
         """The ports are open; services start with the role."""
+
+    async def run(self) -> None:
+        """Be a member for as long as this task runs."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(super().run())
+            tasks.create_task(self.cluster_access.run())
+
+    def _mastership(self) -> tuple[int, int] | None:
+        """Id and epoch of this broker as a master that serves."""
+        broker_id = self.membership.broker_id
+        if broker_id is None or not self.membership.may_serve():
+            return None
+        return broker_id, self.core.role.epoch
 
     @property
     def changes(self) -> ChangeLog:

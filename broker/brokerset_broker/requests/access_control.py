@@ -47,6 +47,7 @@ from brokerset_protocol.errors import Rejected
 from brokerset_runtime.log_throttle import LogThrottle
 from brokerset_runtime.remoting import Connection, Handler
 from brokerset_runtime.remoting.connection import Reply
+from brokerset_runtime.remoting.refusals import RefusalBound
 from brokerset_spec.broker_settings import BrokerSettings
 
 log = structlog.get_logger(__name__)
@@ -113,6 +114,7 @@ class AccessControl:
         self._keeps = _KEPT.isdisjoint(self._unsigned | self._unlimited)
         self._cluster = settings.broker_cluster_name
         self._throttle = LogThrottle()
+        self._bound = RefusalBound(settings.refusals_max)
         self._users: WeakKeyDictionary[Channel, str] = WeakKeyDictionary()
         """Who sent the last heartbeat of a connection."""
 
@@ -129,6 +131,10 @@ class AccessControl:
 
     def shows_passwords(self, command: Command) -> bool:
         """Whether whoever sent a request may see passwords."""
+        return self.is_proven_super(command)
+
+    def is_proven_super(self, command: Command) -> bool:
+        """Whether a Super user signed a request that was let through; without authentication nobody has."""
         return self._authenticates and self.is_super(command)
 
     def checks(self, *actions: Action) -> CheckTopic | None:
@@ -248,6 +254,10 @@ class AccessControl:
     def _refused(self, kind: str, connection: Connection, command: Command, text: str) -> Rejected:
         """Count and log a refusal, with no more lines than a log can bear."""
         self.denied[kind] += 1
+        if text == UNPROVEN or not is_forwarded(command.ext):
+            self._bound.count(
+                connection
+            )  # the connection of a broker that passes requests on is many clients'
         suppressed = self._throttle.admit(asyncio.get_running_loop().time())
         if suppressed is not None:
             log.warning(

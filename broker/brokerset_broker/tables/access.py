@@ -1,7 +1,8 @@
-"""Users and policies of the broker group, and the file of them.
+"""Users and policies of the broker group, or the broker's copy of those of the controllers; and their file.
 
 File `config/brokersetAccess.json`, for the broker's own user only, since passwords are in it:
-`{"users":{"name":{…}},"acls":{"User:name":{…}}}`. Java keeps two RocksDBs that no slave gets.
+`{"users":{"name":{…}},"acls":{"User:name":{…}}}`, with a `"version"` if they are the controllers'. Java keeps
+two RocksDBs that no slave gets.
 """
 
 from __future__ import annotations
@@ -37,6 +38,12 @@ class AccessTable:
     def __init__(self, folder: Path | None = None) -> None:
         """Without the folder of the configuration they are kept in memory alone."""
         self.book = AccessBook()
+        self.version = 0
+        """The controllers' version of the book; 0: these are the group's own."""
+
+        self._of_group = AccessBook()
+        """While the book is the controllers': the same, with what the group's log has said since."""
+
         self._file = None if folder is None else ConfigFile(folder / FILE_NAME, self._encoder, mode=FILE_MODE)
 
     # -- file ---------------------------------------------------------------------------------------------
@@ -45,7 +52,9 @@ class AccessTable:
         """Read the file. Raises `ConfigDamaged`."""
         found = None if self._file is None else self._file.load(_decode)
         if found is not None:
-            self.book.become(found)
+            self.version = found[0]
+            self.book.become(found[1])
+            self._of_group.become(found[1])
 
     async def saved(self) -> None:
         """Return when every change so far is on the disk. Raises OSError."""
@@ -60,14 +69,36 @@ class AccessTable:
     # -- changes ------------------------------------------------------------------------------------------
 
     def put(self, users: Users, acls: Acls) -> None:
-        """Take what was decided."""
+        """Take what was decided in the group; it does not count while the controllers have users."""
+        if self.version:
+            self._of_group.put(users, acls)
+            return
         self.book.put(users, acls)
         self._touch()
 
     def take_over(self, book: AccessBook) -> None:
-        """Have exactly these."""
+        """Have exactly these of the group; they do not count while the controllers have users."""
+        if self.version:
+            self._of_group.become(book)
+        elif self.book != book:
+            self.book.become(book)
+            self._touch()
+
+    def take_from_controllers(self, version: int, book: AccessBook) -> None:
+        """Have exactly these of the controllers."""
         if self.book != book:
             self.book.become(book)
+        self._of_group.become(book)
+        self.version = version
+        self._touch()
+
+    def leave_controllers(self) -> None:
+        """The controllers have no users any more: what is here, and what the group's log has said since, is
+        the group's own."""
+        if self.version:
+            self.version = 0
+            if self.book != self._of_group:
+                self.book.become(self._of_group)
             self._touch()
 
     def _touch(self) -> None:
@@ -76,8 +107,10 @@ class AccessTable:
 
     def _encoder(self) -> Callable[[], bytes]:
         book = self.book.copy()
+        version = {"version": self.version} if self.version else {}
         return lambda: orjson.dumps(
             {
+                **version,
                 "users": {name: user.to_json() for name, user in book.users.items()},
                 "acls": {subject: acl.to_json() for subject, acl in book.acls.items()},
             },
@@ -85,8 +118,9 @@ class AccessTable:
         )
 
 
-def _decode(data: bytes) -> AccessBook:
+def _decode(data: bytes) -> tuple[int, AccessBook]:
     found = fields.parse_object(data)
+    version = found.get("version", 0)
     book = AccessBook()
     book.put(users_of(found), acls_of(found))
-    return book
+    return version if isinstance(version, int) else 0, book

@@ -70,6 +70,16 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 
+{{/* Scheme of probes; the kubelet checks no certificate. */}}
+{{- define "brokerset.probeScheme" -}}
+{{ if .Values.operatorTls.secretName }}HTTPS{{ else }}HTTP{{ end }}
+{{- end }}
+
+{{/* The name that the operator's certificate is for. */}}
+{{- define "brokerset.serverName" -}}
+{{ include "brokerset.fullname" . }}.{{ .Release.Namespace }}.svc
+{{- end }}
+
 {{/* The restricted pod security standard, for the operator and for tests. */}}
 {{- define "brokerset.podSecurity" -}}
 runAsNonRoot: true

@@ -54,6 +54,9 @@ class BrokerHeartbeatAnswer(Header):
     fenced: bool | None = None
     """An administrator wants this broker to serve nobody."""
 
+    access_version: Long | None = None
+    """Version of the users and policies, of a leader that has any; 0 while there are none."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterSyncStateSet(Header):
@@ -347,6 +350,53 @@ class FenceReplica(Header):
     fenced: bool = True
     force: bool | None = None
     """Fence although fewer than `minInSyncReplicas` stay in sync."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetAccess(Header):
+    """BROKERSET_GET_ACCESS (21008): users and policies of the cluster, with passwords, for a broker."""
+
+    broker_name: str
+    known_version: Long = 0
+    """What the sender has: the answer has a body only if there is another version."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetAccessResponse(Header):
+    """Answer to BROKERSET_GET_ACCESS; the body is `{"users":{…},"acls":{…}}`."""
+
+    access_version: Long
+    adopted: bool
+    """Whether what the sender's group had was taken over; without that there is no body."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdoptAccess(Header):
+    """BROKERSET_ADOPT_ACCESS (21009): a master says which users and policies its group has, in the body."""
+
+    broker_name: str
+    broker_id: Long
+    master_epoch: Int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeAccess(Header):
+    """What a broker adds to AUTH_CREATE_USER (3001) and the like when it passes them on to controllers."""
+
+    # brokerset
+    by_super: bool | None = None
+    """Whether a Super user sent it; None: whoever signed it did."""
+
+    sent_by: str | None = None
+    """Who sent it, for the log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeAccessResponse(Header):
+    """Answer of a controller to AUTH_CREATE_USER (3001) and the like."""
+
+    access_version: Long
+    """Of users and policies with the change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

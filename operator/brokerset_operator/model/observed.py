@@ -65,6 +65,15 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorPods:
+    """By what NetworkPolicies know the operator's pods."""
+
+    namespace: str
+    labels: Mapping[str, str]
+    """Not empty."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
     """What the operator's own installation says."""
 
@@ -82,6 +91,9 @@ class Operator:
 
     trust_spread_seconds: float = 300.0
     """How long it takes at most until pods have read a Secret or ConfigMap that was changed."""
+
+    pods: OperatorPods | None = None
+    """None where the operator does not run in pods, or was not given their labels."""
 
     api_kinds: frozenset[str] = frozenset()
     """`<group>/<kind>` of optional kinds that the API server has: `monitoring.coreos.com/PodMonitor`, …"""

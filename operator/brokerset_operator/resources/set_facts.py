@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from brokerset_operator.model import access_stages, names, tls_stages
-from brokerset_operator.model.observed import Object, Observed
+from brokerset_operator.model.observed import Object, Observed, OperatorPods
 from brokerset_spec.manifest import API_VERSION, KIND, BrokerSet
 
 OWNER_UID: Final = f"{names.DOMAIN}/owner-uid"
@@ -50,6 +50,9 @@ class SetFacts:
     image: str
     ip_family: str
     """See `Operator.ip_family`."""
+
+    operator_pods: OperatorPods | None
+    """See `Operator.pods`."""
 
     tls_stage: tls_stages.TlsStage
     """Of the pods that templates make."""
@@ -141,6 +144,7 @@ def facts_of(observed: Observed) -> SetFacts:
         manifest=observed.manifest,
         image=observed.manifest.spec.image or observed.operator.image,
         ip_family=observed.operator.ip_family,
+        operator_pods=observed.operator.pods,
         tls_stage=tls_stages.next_step(observed).stage,
         access_stage=access_stages.next_step(observed).stage,
         config_maps=observed.config_maps,

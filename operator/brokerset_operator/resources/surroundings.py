@@ -1,12 +1,12 @@
-"""What the pods of a set need around them: rights, who may reach them, the Service that leads to a master."""
+"""What the pods of a set need around them: rights, and the Service that leads to a master."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from brokerset_operator.model import names
-from brokerset_operator.resources import brokers, controllers, external_access, name_servers
+from brokerset_operator.resources import brokers
 from brokerset_operator.resources.pod_parts import service_ports
 from brokerset_operator.resources.set_facts import NewObject, SetFacts
 
@@ -84,42 +84,3 @@ def rights_objects(facts: SetFacts, groups: Iterable[int]) -> tuple[NewObject, .
             subjects=[{"kind": "ServiceAccount", "name": name, "namespace": facts.namespace}],
         ),
     )
-
-
-def network_objects(facts: SetFacts) -> tuple[NewObject, ...]:
-    """Raft, HA and DLedger ports are for the set's own pods; all others are open.
-
-    The controller port is open because brokers of sets that share these controllers, administrators and the
-    operator use it. Nothing is said about what pods may reach.
-    """
-    found = []
-    if facts.has_controllers:
-        everybody = {name: port for name, port in controllers.PORTS.items() if name != "raft"}
-        everybody |= external_access.name_server_ports(facts)
-        found.append(_policy(facts, controllers.COMPONENT, everybody, names.RAFT_PORT))
-    if facts.has_name_servers:
-        everybody = {**name_servers.PORTS, **external_access.name_server_ports(facts)}
-        found.append(_policy(facts, name_servers.COMPONENT, everybody))
-    ports, own = (brokers.LEDGER_PORTS, "dledger") if facts.manifest.is_dledger else (brokers.PORTS, "ha")
-    everybody = {name: port for name, port in ports.items() if name != own}
-    found.append(_policy(facts, brokers.COMPONENT, everybody, ports[own]))
-    return tuple(found)
-
-
-def _policy(facts: SetFacts, component: str, everybody: dict[str, int], own: int | None = None) -> NewObject:
-    members: dict[str, Any] = {"matchLabels": names.selector(facts.name, component)}
-    among = [] if own is None else [{"from": [{"podSelector": members}], "ports": [_port(own)]}]
-    return facts.an_object(
-        "NetworkPolicy",
-        f"{facts.name}-{component}",
-        component=component,
-        spec={
-            "podSelector": members,
-            "policyTypes": ["Ingress"],
-            "ingress": [{"ports": [_port(port) for port in everybody.values()]}, *among],
-        },
-    )
-
-
-def _port(number: int) -> dict[str, Any]:
-    return {"port": number, "protocol": "TCP"}

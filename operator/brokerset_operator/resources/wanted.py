@@ -18,8 +18,9 @@ from brokerset_operator.resources.controllers import controller_objects
 from brokerset_operator.resources.external_access import external_objects, opened
 from brokerset_operator.resources.monitoring import monitoring_objects
 from brokerset_operator.resources.name_servers import name_server_objects
+from brokerset_operator.resources.network_policies import network_objects
 from brokerset_operator.resources.set_facts import facts_of
-from brokerset_operator.resources.surroundings import master_objects, network_objects, rights_objects
+from brokerset_operator.resources.surroundings import master_objects, rights_objects
 from brokerset_protocol.external_routes import ExternalAddresses
 
 

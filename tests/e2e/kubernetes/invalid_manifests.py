@@ -214,6 +214,37 @@ SHAPES: Final = (
         "spec.external.masters.0.group: the set has no group broker-c",
         external={"type": "NodePort", "masters": [{"group": "broker-c"}]},
     ),
+    _spec(
+        "somebody who may connect and is nobody",
+        "give podSelector, namespaceSelector or both, or else ipBlock",
+        "spec.networkPolicy.clients.0: says nothing, or names both pods and addresses",
+        networkPolicy={"clients": [{}]},
+    ),
+    _spec(
+        "somebody who is a pod and an address",
+        "give podSelector, namespaceSelector or both, or else ipBlock",
+        "spec.networkPolicy.http.0: says nothing, or names both pods and addresses",
+        networkPolicy={"http": [{"podSelector": {}, "ipBlock": {"cidr": "203.0.113.0/24"}}]},
+    ),
+    _spec(
+        "an address for a network",
+        None,
+        "spec.networkPolicy.http.0.ipBlock.cidr: '203.0.113.7' is no network",
+        networkPolicy={"http": [{"ipBlock": {"cidr": "203.0.113.7"}}]},
+    ),
+    _spec(
+        "the name of a label with a space",
+        None,
+        "spec.networkPolicy.orderedClients.0.podSelector.matchLabels: 'a b' is not the name of a label",
+        networkPolicy={"orderedClients": [{"podSelector": {"matchLabels": {"a b": "c"}}}]},
+    ),
+    _spec(
+        "clients outside that nobody lets in",
+        "add an ipBlock with their addresses, or leave clients out",
+        "spec.networkPolicy.clients: leaves out clients outside the cluster",
+        external={"type": "NodePort"},
+        networkPolicy={"clients": [{"podSelector": {}}]},
+    ),
     _spec("groups as a text", "spec.groups", "spec.groups: is not a whole number", groups="2"),
     _spec("no groups", "should be greater than or equal to 1", "spec.groups: is less than 1", groups=0),
     _spec(
@@ -1310,6 +1341,20 @@ CASES: Final = (*SHAPES, *CONTRADICTIONS, *SETTINGS, *PODS, *CHANGES, *TOPICS, *
 
 ACCEPTED: Final[Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any] | None, Mapping[str, Any]]]] = {
     "a set": (SET, None, {}),
+    "a set that says who may connect": (
+        SET,
+        {},
+        {
+            "spec": {
+                "external": {"type": "NodePort"},
+                "networkPolicy": {
+                    "clients": [{"namespaceSelector": {}}, {"ipBlock": {"cidr": "203.0.113.0/24"}}],
+                    "orderedClients": [{"podSelector": {"matchLabels": {"example.com/app": "billing"}}}],
+                    "http": [],
+                },
+            }
+        },
+    ),
     "a topic": (TOPIC, None, {}),
     "a subject": (SUBJECT, None, {}),
     "a user": (USER, None, {}),

@@ -26,7 +26,15 @@ LEFT_OUT: object = TABLE["LEFT_OUT"]
 NAMESPACE: Final = "brokerset-api-validation"
 CRDS: Final = tuple(
     f"{kind}.brokerset.io"
-    for kind in ("brokersets", "topics", "subjects", "users", "storeaudits", "storemigrations")
+    for kind in (
+        "brokersets",
+        "topics",
+        "subjects",
+        "users",
+        "storeaudits",
+        "storemigrations",
+        "storeexports",
+    )
 )
 CALL_SECONDS_MAX: Final = 60.0
 
@@ -194,6 +202,7 @@ def test_the_smallest_manifest_gets_every_default(api: Api) -> None:
         "config": {},
         "controllers": {},
         "monitoring": {"dashboards": True, "podMonitor": False, "rules": True},
+        "networkPolicy": {},
         "podTemplate": {},
         "replicas": 3,
         "replication": {"mode": "controller", "uncleanElection": False},

@@ -514,6 +514,20 @@ async def until_sent(client: Client, topic: str) -> None:
             await asyncio.sleep(0.05)
 
 
+async def test_a_connection_that_is_refused_too_often_ends_and_that_of_the_others_does_not(
+    tmp_path: Path,
+) -> None:
+    """The setting says how often; each refusal is answered, the last one as well."""
+    async with guarded(tmp_path, refusals_max=5) as (_, root), client_of(root.connection.peer[1]) as stranger:
+        await root.create_topic("t")
+        answers = [await stranger.send("t") for _ in range(5)]
+        async with asyncio.timeout(60):
+            await stranger.connection.wait_closed()
+
+        assert [each.remark for each in answers] == ["username cannot be null."] * 5
+        assert (await root.send("t")).code == 0
+
+
 async def test_our_client_signs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients with credentials, of their own or of the environment, are served; others are not."""
     async with (

@@ -371,6 +371,21 @@ def test_a_user_that_was_there_before_is_adopted(tmp_path: Path) -> None:
     run(work())
 
 
+def test_a_user_that_appears_while_it_is_made_becomes_what_is_wanted(tmp_path: Path) -> None:
+    """Controllers have users of all groups; what was made at one is heard of by the next a moment later."""
+
+    async def work() -> None:
+        async with bench(tmp_path) as found, UserRequests(CONNECTING) as requests:
+            for password in ("first", "second"):
+                made = CreateUser(User("boss", password, UserType.SUPER))
+                await requests.carry_out(found.controller.broker, made)
+
+            assert await found.send(Credentials("boss", "second")) == ResponseCode.SUCCESS
+            assert await found.send(Credentials("boss", "first")) == ResponseCode.NO_PERMISSION
+
+    run(work())
+
+
 def test_a_changed_secret_is_acted_on_at_once(tmp_path: Path) -> None:
     """By the watch of a whole operator: no regular reconcile comes within the test."""
 

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import yaml
@@ -18,6 +18,7 @@ from brokerset_kube import kinds
 from brokerset_operator.app import CHILDREN
 from brokerset_operator.settings import OperatorSettings
 from brokerset_runtime.settings import from_environment, load
+from brokerset_runtime.tls.config import KeyPair, TlsMode, read_tls_config
 
 ROOT = Path(__file__).parents[3]
 CHART = ROOT / "charts" / "brokerset"
@@ -280,7 +281,7 @@ def test_without_namespaces_all_are_looked_after(tmp_path: Path) -> None:
 @needs_helm
 def test_pods_of_the_chart_satisfy_the_restricted_standard(tmp_path: Path) -> None:
     """The operator and the test run unprivileged, with a read-only root and nothing from the host."""
-    rendered = _render(tmp_path)
+    rendered = _render(tmp_path, SECURED)
     operator = rendered["Deployment", "messaging-operator"]["spec"]["template"]["spec"]
     test = rendered["Pod", "messaging-operator-test"]["spec"]
 
@@ -295,6 +296,89 @@ def test_pods_of_the_chart_satisfy_the_restricted_standard(tmp_path: Path) -> No
                 "capabilities": {"drop": ["ALL"]},
             }
             assert container["resources"]["requests"].keys() == {"cpu", "memory"}
+
+
+SECURED: Final[Mapping[str, Any]] = {
+    "operatorTls": {"secretName": "operator-tls"},
+    "podMonitor": {"enabled": True},
+}
+SERVER_NAME: Final = "messaging-operator.system.svc"
+
+
+@needs_helm
+def test_the_operator_finds_the_certificate_that_the_chart_mounts(tmp_path: Path) -> None:
+    """Its setting names a file of the ConfigMap, whose keys name files of the Secret; plain is off."""
+    rendered = _render(tmp_path, SECURED)
+    pod = rendered["Deployment", "messaging-operator"]["spec"]["template"]["spec"]
+    mounted = {each["name"]: each["mountPath"] for each in pod["containers"][0]["volumeMounts"]}
+    volumes = {each["name"]: each for each in pod["volumes"]}
+    settings = rendered["ConfigMap", volumes["tls-settings"]["configMap"]["name"]]["data"]
+
+    folder, _, name = _environment(rendered)["BROKERSET_SET_tlsConfigFile"].rpartition("/")
+    file = tmp_path / name
+    file.write_text(settings[name], encoding="utf-8")
+    found = read_tls_config(file)
+
+    assert folder == mounted["tls-settings"]
+    assert found.mode is TlsMode.ENFORCING
+    assert found.server == KeyPair(Path(mounted["tls"], "tls.crt"), Path(mounted["tls"], "tls.key"))
+    assert volumes["tls"]["secret"]["secretName"] == "operator-tls"
+    assert {each["path"] for each in volumes["tls"]["secret"]["items"]} == {"tls.crt", "tls.key"}
+    given = from_environment({"BROKERSET_SET_tlsConfigFile": str(file)})
+    assert load(OperatorSettings, ("environment", {"image": "x", **given})).tls_config_file == file
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("values", "scheme"), [({}, "HTTP"), (SECURED, "HTTPS")], ids=["plain", "with a certificate"]
+)
+def test_probes_and_the_test_of_the_release_connect_as_the_operator_listens(
+    tmp_path: Path, values: dict[str, Any], scheme: str
+) -> None:
+    """A probe that speaks otherwise would end the operator again and again."""
+    rendered = _render(tmp_path, values)
+    (container,) = rendered["Deployment", "messaging-operator"]["spec"]["template"]["spec"]["containers"]
+    (test,) = rendered["Pod", "messaging-operator-test"]["spec"]["containers"]
+
+    probes = [container[f"{name}Probe"]["httpGet"] for name in ("startup", "liveness", "readiness")]
+    assert [each["scheme"] for each in probes] == [scheme] * 3
+    assert f'"{scheme.lower()}://{SERVER_NAME}:8080/readyz"' in test["command"][2]
+    compile(test["command"][2], "the test of the release", "exec")
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("given", "authorities"),
+    [
+        ({}, {"secret": {"name": "operator-tls", "key": "ca.crt"}}),
+        ({"trustConfigMap": "trust"}, {"configMap": {"name": "trust", "key": "ca.crt"}}),
+    ],
+    ids=["of the Secret", "of a ConfigMap"],
+)
+def test_prometheus_and_the_test_of_the_release_check_the_operators_certificate(
+    tmp_path: Path, given: dict[str, Any], authorities: dict[str, Any]
+) -> None:
+    """By its name, and by authorities that the Secret has or a value names; nobody is given the key."""
+    rendered = _render(tmp_path, {**SECURED, "operatorTls": {**SECURED["operatorTls"], **given}})
+    (scraped,) = rendered["PodMonitor", "messaging-operator"]["spec"]["podMetricsEndpoints"]
+    (volume,) = rendered["Pod", "messaging-operator-test"]["spec"]["volumes"]
+
+    assert scraped["scheme"] == "https"
+    assert scraped["tlsConfig"] == {"ca": authorities, "serverName": SERVER_NAME}
+    source = volume.get("secret") or volume["configMap"]
+    assert source["items"] == [{"key": "ca.crt", "path": "ca.crt"}]
+    assert next(iter(authorities.values()))["name"] in (source.get("secretName"), source.get("name"))
+    plain = _render(tmp_path, {"podMonitor": {"enabled": True}})["PodMonitor", "messaging-operator"]
+    assert plain["spec"]["podMetricsEndpoints"] == [{"port": "http", "path": "/metrics"}]
+
+
+@needs_helm
+def test_authorities_without_a_certificate_are_refused(tmp_path: Path) -> None:
+    """Somebody meant to have TLS, and would not."""
+    answer = template(tmp_path, {"operatorTls": {"trustConfigMap": "trust"}})
+
+    assert answer.returncode != 0
+    assert "name its Secret in operatorTls.secretName" in answer.stderr
 
 
 @needs_helm
@@ -318,6 +402,18 @@ def test_brokers_run_the_operators_image_unless_another_is_named(tmp_path: Path)
     pinned = _render(tmp_path, {"image": {"repository": "registry.example.com/b", "digest": digest}})
     assert _environment(pinned)["BROKERSET_SET_image"] == f"registry.example.com/b@{digest}"
     assert _environment(_render(tmp_path, {"brokerImage": "other:2"}))["BROKERSET_SET_image"] == "other:2"
+
+
+@needs_helm
+def test_policies_of_sets_know_the_operator_by_labels_that_all_its_pods_have(tmp_path: Path) -> None:
+    """Those that select the Deployment's pods, which never change; further labels do not matter."""
+    rendered = _render(tmp_path, {"podLabels": {"team": "a"}})
+    spec = rendered["Deployment", "messaging-operator"]["spec"]
+
+    found = dict(each.split("=") for each in _environment(rendered)["BROKERSET_SET_podLabels"].split(","))
+
+    assert found == spec["selector"]["matchLabels"]
+    assert found.items() <= spec["template"]["metadata"]["labels"].items()
 
 
 @needs_helm

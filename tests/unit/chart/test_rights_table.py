@@ -1,4 +1,7 @@
-"""What each account of the chart may do is written down in `rights.txt`; whatever is wider, or less, fails.
+"""What each account may do is written down in `rights.txt`, and which pods run as it and get its token.
+
+Of the chart, of sets, and of jobs on store files with their Spark drivers and executors. Whatever is wider,
+or less, fails.
 
 To change a right on purpose: `REWRITE_RIGHTS=1 pytest tests/unit/chart/test_rights_table.py`, and have the
 difference reviewed as what it is, a right in clusters of other people.
@@ -6,15 +9,31 @@ difference reviewed as what it is, a right in clusters of other people.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import yaml
 from tests.unit.chart.test_chart import needs_helm, template
 from tests.unit.operator.resources.sets import build
+from tests.unit.operator.store_jobs.worlds import (
+    NIGHT,
+    AuditWorld,
+    ExportWorld,
+    audit_manifest,
+    export_manifest,
+    migration_manifest,
+    observed_migration,
+)
+
+from brokerset_operator.model.actions import ApplyObject
+from brokerset_operator.store_jobs.migration_plan import plan_migration
+from brokerset_spec.store_audit_manifest import read_store_audit
+from brokerset_spec.store_export_manifest import read_store_export
+from brokerset_spec.store_migration_manifest import read_store_migration
 
 TABLE = Path(__file__).parent / "rights.txt"
 
@@ -77,18 +96,85 @@ def lines(rules: Iterable[Mapping[str, Any]]) -> Iterator[str]:
                 yield f"{group or 'core'}/{resource}{names}: {' '.join(sorted(rule['verbs']))}"
 
 
+EXECUTORS: Final = {"executors": {"instances": 2}}
+
+
+def objects_of_jobs(role: str) -> list[dict[str, Any]]:
+    """What the operator makes for each kind of job; with a role of drivers they have executors."""
+    spec = EXECUTORS if role else {}
+    audit = AuditWorld(manifest=read_store_audit(audit_manifest()), spark_role=role)
+    audit.reconcile(now=NIGHT)
+    audit.run()
+    export = ExportWorld(manifest=read_store_export(export_manifest(**spec)), spark_role=role)
+    export.begin()
+    migration = observed_migration(
+        manifest=read_store_migration(migration_manifest(engine="spark", **spec)),
+        status={"phase": "Running"},
+        spark_role=role,
+    )
+    actions = [action for plan in (*audit.plans, plan_migration(migration)) for action in plan.actions]
+    made = [dict(each.manifest) for each in actions if isinstance(each, ApplyObject)]
+    return [*made, *export.made]
+
+
+def accounts(objects: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """A line for each kind of pod: whose account it runs as, and whether it gets the token of that."""
+    for each in objects:
+        name = f"{each['kind']} {each['metadata']['name']}"
+        if each["kind"] in ("Deployment", "StatefulSet", "Job"):
+            yield f"{name}: {account(each['spec']['template']['spec'])}"
+        elif each["kind"] == "Pod":
+            yield f"{name}: {account(each['spec'])}"
+        elif each["kind"] == "ConfigMap" and "executor.yaml" in each["data"]:
+            yield f"executors of {name}: {account(json.loads(each['data']['executor.yaml'])['spec'])}"
+
+
+def account(pod: Mapping[str, Any]) -> str:
+    """Without a name it is the namespace's `default`, which the operator gives nothing."""
+    sources = [
+        source
+        for volume in pod.get("volumes", ())
+        for source in volume.get("projected", {}).get("sources", ())
+    ]
+    given = pod.get("automountServiceAccountToken", True) or any("serviceAccountToken" in s for s in sources)
+    return f"{pod.get('serviceAccountName', 'default')}, {'its' if given else 'no'} token"
+
+
+def section(title: str, found: Iterable[str]) -> str:
+    """A part of the table."""
+    return f"# {title}\n" + "".join(f"{line}\n" for line in sorted(set(found)))
+
+
 def written(tmp_path: Path) -> str:
     """The whole table as it is now."""
-    found = []
+    found, pods = [], []
     for name, values in INSTALLATIONS.items():
         answer = template(tmp_path, values)
         assert answer.returncode == 0, answer.stderr
         objects = [each for each in yaml.load_all(answer.stdout, yaml.CSafeLoader) if each]
-        found.append(f"# The chart {name}\n" + "".join(f"{line}\n" for line in sorted(rights(objects))))
+        (operator,) = (each for each in objects if each["kind"] == "Deployment")
+        (container,) = operator["spec"]["template"]["spec"]["containers"]
+        (role,) = (each["value"] for each in container["env"] if each["name"] == "BROKERSET_SET_sparkRole")
+        jobs = objects_of_jobs(role)
+        pods += [*objects, *jobs]
+        found.append(section(f"The chart {name}", rights([*objects, *(jobs if role else ())])))
+        assert role or not list(rights(jobs)), "a job without executors has no right at all"
     of_set = build({"tls": {"secretName": "orders-tls"}, "groups": 2})
-    own = sorted(rights(of_set.values()))
-    found.append("# A BrokerSet with two groups, as the operator makes it\n" + "".join(f"{x}\n" for x in own))
+    found.append(section("A BrokerSet with two groups, as the operator makes it", rights(of_set.values())))
+    pods += [*of_set.values(), *build({"replication": {"mode": "dledger"}}, name="ledger").values()]
+    found.append(section("Accounts of pods", accounts(pods)))
     return "\n".join(found)
+
+
+@needs_helm
+def test_a_certificate_takes_no_right(tmp_path: Path) -> None:
+    """The kubelet mounts the Secret: the operator may read none."""
+    found = []
+    for values in ({}, {"operatorTls": {"secretName": "operator-tls"}}):
+        objects = yaml.load_all(template(tmp_path, values).stdout, yaml.CSafeLoader)
+        found.append(sorted(rights(each for each in objects if each)))
+
+    assert found[0] == found[1] != []
 
 
 @needs_helm
@@ -115,6 +201,28 @@ def test_nobody_is_given_everything_or_secrets_unasked() -> None:
         assert "/secrets" not in line or (asked and line.endswith(asked))
         assert "impersonate" not in line
         assert "escalate" not in line
+
+
+def test_only_who_asks_the_api_server_has_a_token() -> None:
+    """The operator, brokers, and drivers that make executors: nobody can steal what a pod does not have."""
+    _, _, listed = TABLE.read_text(encoding="utf-8").partition("# Accounts of pods\n")
+
+    with_token = [line for line in listed.splitlines() if line.endswith(", its token")]
+
+    who = {line.rpartition(": ")[2].removesuffix(", its token") for line in with_token}
+    assert all(each.endswith(("-operator", "-broker", "-driver")) for each in who), who
+    assert len(with_token) < len(listed.splitlines()) / 2
+    assert ": default, its token" not in listed
+
+
+def test_a_token_that_is_mounted_in_either_way_is_seen() -> None:
+    """By default, by its name, or as a volume; a pod's own `false` alone keeps it away."""
+    token = {"name": "t", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}
+    off: dict[str, Any] = {"automountServiceAccountToken": False, "volumes": []}
+
+    assert account(off) == "default, no token"
+    assert account({"volumes": []}) == "default, its token"
+    assert account({**off, "volumes": [token], "serviceAccountName": "a"}) == "a, its token"
 
 
 def test_a_widened_rule_is_another_line() -> None:

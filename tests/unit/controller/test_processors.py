@@ -12,7 +12,10 @@ from brokerset_raft.configuration import ConfigurationRefused, Member
 from brokerset_rig.controller_bench import CLUSTER, GROUP, make_bench
 from brokerset_runtime.settings import from_properties
 
-SERVED = (904, *range(1001, 1007), *range(1009, 1014), *range(21_001, 21_008), *range(21_021, 21_030))
+SERVED = (
+    904, *range(1001, 1007), *range(1009, 1014), *range(3001, 3011),
+    *range(21_001, 21_010), *range(21_021, 21_030),
+)  # fmt: skip
 
 
 def test_all_codes_are_served() -> None:

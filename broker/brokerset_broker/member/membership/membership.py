@@ -178,6 +178,9 @@ class Membership:
         self._answered: GroupNews | None = None
         """What the answer to the registration said, until the start is finished."""
 
+        self.on_access_version: Callable[[int], None] | None = None
+        """Hears the version of the leading controller's users and policies, with each heartbeat."""
+
         self._asked = False
         self._heartbeats = Heartbeats(
             self.controllers,
@@ -626,6 +629,8 @@ class Membership:
             self._shell.epoch_known(answer.master_epoch)
         if answer.fenced is not None:
             self._shell.fence(answer.fenced)
+        if answer.access_version is not None and self.on_access_version is not None:
+            self.on_access_version(answer.access_version)
 
     def _damage_without_master(self) -> Problem | None:
         """What is wrong with the log of who has no master to get it from: why it is not elected."""

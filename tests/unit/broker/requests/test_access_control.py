@@ -1,7 +1,9 @@
-"""Of which sends access control says that their like may be let through without another decision."""
+"""Of which sends access control says that their like may be let through without another decision, and which
+refusals count against the connection that they came by."""
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,7 +30,7 @@ def remembered(command: Command, **settings: Any) -> list[tuple[str, str, str]]:
     control = AccessControl(whole, book)
     found: list[tuple[str, str, str]] = []
     control.on_send = lambda user, topic, source: found.append((user.username, topic, source))
-    connection: Any = SimpleNamespace(peer=("10.0.0.1", 5))
+    connection: Any = SimpleNamespace(peer=("10.0.0.1", 5), state={})
     control.around({command.code: lambda *_: None})[command.code](connection, command)
     return found
 
@@ -87,3 +89,29 @@ async def test_a_send_that_is_refused_is_not_remembered() -> None:
 def test_both_kinds_of_sends_need_the_same() -> None:
     """A decision about one is kept for both."""
     assert RULES[SEND] == RULES[BATCH]
+
+
+async def closed_by(*commands: Command) -> bool:
+    """Whether a connection that may have two refusals is closed after these requests, all refused."""
+    closed: list[bool] = []
+    connection: Any = SimpleNamespace(peer=("10.0.0.1", 5), state={}, close=lambda: closed.append(True))
+    settings = BrokerSettings(authentication_enabled=True, refusals_max=2)
+    control = AccessControl(settings, AccessBook({"root": User("root", "root-key", UserType.SUPER)}))
+    handler = control.around({SEND: lambda *_: None})[SEND]
+    for command in commands:
+        with pytest.raises(Rejected):
+            handler(connection, command)
+    await asyncio.sleep(0)
+    return bool(closed)
+
+
+async def test_refusals_of_a_client_count_and_those_that_a_broker_passed_on_do_not() -> None:
+    """The connection of a slave is that of all its clients. Who only says that it is a broker is a client."""
+    marks = {"brokersetForwarded": "1", "brokersetBornHost": "10.0.0.9:7"}
+    passed_on, pretended = Command(SEND, dict(marks)), Command(SEND, dict(marks))
+    sign_as_broker(ROOT, passed_on)
+
+    assert not await closed_by(Command(SEND))
+    assert await closed_by(Command(SEND), Command(SEND))
+    assert not await closed_by(*[passed_on] * 5)
+    assert await closed_by(pretended, pretended)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from brokerset_operator.model.observed import Meta, Observed, Operator
+from brokerset_operator.model.observed import Meta, Observed, Operator, OperatorPods
 from brokerset_operator.resources.wanted import Shape, wanted_objects
 from brokerset_spec.manifest import read_manifest
 
@@ -15,6 +15,13 @@ KINDS = frozenset({"monitoring.coreos.com/PodMonitor", "monitoring.coreos.com/Pr
 """What the Prometheus operator brings."""
 
 
+OPERATOR_PODS = OperatorPods(
+    namespace="system",
+    labels={"app.kubernetes.io/name": "brokerset-operator", "app.kubernetes.io/instance": "messaging"},
+)
+"""Where the chart's operator runs."""
+
+
 def observe(spec: Mapping[str, Any] | None = None, *, name: str = "orders", **seen: Any) -> Observed:
     """The set `name` in namespace `shop`, with nothing there yet but what `seen` says."""
     document = {"apiVersion": "brokerset.io/v1alpha1", "kind": "BrokerSet", "metadata": {"name": name}}
@@ -22,7 +29,9 @@ def observe(spec: Mapping[str, Any] | None = None, *, name: str = "orders", **se
         meta=Meta(name=name, namespace="shop", uid="4f7c1b1e-0000-4000-8000-000000000001", generation=1),
         manifest=read_manifest({**document, "spec": dict(spec or {})}),
         operator=Operator(
-            image="registry.example.com/brokerset:0.1.0", api_kinds=seen.pop("api_kinds", frozenset())
+            image="registry.example.com/brokerset:0.1.0",
+            api_kinds=seen.pop("api_kinds", frozenset()),
+            pods=seen.pop("operator_pods", OPERATOR_PODS),
         ),
         now=1_790_000_000.0,
         **seen,

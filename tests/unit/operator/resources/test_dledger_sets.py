@@ -56,15 +56,10 @@ def test_groups_are_dledgers_of_their_own_with_the_names_of_the_manifest() -> No
     assert not set(peers[0].split(";")) & set(peers[1].split(";"))
 
 
-def test_only_the_brokers_reach_each_others_dledger_port() -> None:
+def test_members_reach_each_others_dledger_port_by_their_names() -> None:
+    """Who else does: `test_network_policies`."""
     objects = build(DLEDGER)
 
-    policy = objects["NetworkPolicy", "orders-broker"]["spec"]
-    everybody, members = policy["ingress"]
-
-    assert [port["port"] for port in everybody["ports"]] == [10911, 10909, 8080]
-    assert members["from"] == [{"podSelector": policy["podSelector"]}]
-    assert [port["port"] for port in members["ports"]] == [40911]
     assert 40911 in [port["port"] for port in objects["Service", "orders-0"]["spec"]["ports"]]
 
 
@@ -80,8 +75,6 @@ def test_name_servers_take_the_place_of_controllers_and_kubernetes_replaces_them
     for service in ("orders-namesrv", "orders-namesrv-pods"):
         assert objects["Service", service]["spec"]["selector"].items() <= labels.items()
     assert settings_of(objects)["namesrvAddr"] == "orders-namesrv-pods.shop.svc:9876"
-    (everybody,) = objects["NetworkPolicy", "orders-namesrv"]["spec"]["ingress"]
-    assert [port["port"] for port in everybody["ports"]] == [9876, 8080]
 
 
 def test_controllers_that_are_asked_for_serve_names_in_place_of_them() -> None:

@@ -93,25 +93,6 @@ def test_a_set_without_groups_gives_no_right_at_all() -> None:
     assert build(shape={"groups": {}})["Role", "orders-broker"]["rules"] == []
 
 
-def test_raft_and_ha_ports_are_for_the_sets_own_pods() -> None:
-    """Each policy opens the clients' ports to everybody, and one port to pods of the same kind and set."""
-    objects = build()
-
-    for component, open_ports, own in (
-        ("controller", [9876, 9878, 8080], 9877),
-        ("broker", [10911, 10909, 8080], 10912),
-    ):
-        spec = objects["NetworkPolicy", f"orders-{component}"]["spec"]
-        everybody, members = spec["ingress"]
-        assert [port["port"] for port in everybody["ports"]] == open_ports
-        assert "from" not in everybody
-        assert members == {
-            "from": [{"podSelector": spec["podSelector"]}],
-            "ports": [{"port": own, "protocol": "TCP"}],
-        }
-        assert spec["policyTypes"] == ["Ingress"]
-
-
 def test_whoever_drains_nodes_takes_one_pod_of_a_group_at_a_time() -> None:
     """Controllers and each group have a disruption budget of one."""
     objects = build({"groups": 2})

@@ -23,12 +23,24 @@ def test_namespaces_are_a_list_with_commas() -> None:
     assert loaded(image="x", namespaces=" shop, bank,,shop").namespace_list == ("shop", "bank")
 
 
+def test_labels_are_pairs_with_commas() -> None:
+    """Names have prefixes, as Kubernetes allows."""
+    found = loaded(
+        image="x", podNamespace="s", podLabels="app.kubernetes.io/name=o,tier=a-1"
+    ).pod_label_values
+
+    assert found == {"app.kubernetes.io/name": "o", "tier": "a-1"}
+
+
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
         ({}, "image: is empty"),
         ({"image": "x", "namespaces": "Shop"}, "'Shop' is no namespace"),
         ({"image": "x", "namespaces": ",".join(f"n{i}" for i in range(101))}, "more than 100"),
+        ({"image": "x", "podNamespace": "s", "podLabels": "a"}, "'a' is no list of labels"),
+        ({"image": "x", "podLabels": "a=b"}, "pod_namespace: is empty, and pod_labels is not"),
+        ({"image": "x", "podNamespace": "s"}, "pod_labels: is empty, and pod_namespace is not"),
         ({"image": "x", "workers": "0"}, "must be from 1 to 64"),
         ({"image": "x", "worker": "1"}, "did you mean workers"),
     ],
