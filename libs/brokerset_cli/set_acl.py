@@ -14,10 +14,15 @@ from typing import Final
 from brokerset_runtime.files import write_atomically
 from brokerset_runtime.remoting.signing import ACCESS_KEY_VARIABLE, SECRET_KEY_VARIABLE
 from brokerset_runtime.settings import ENVIRONMENT_PREFIX
+from brokerset_spec.access_settings import first_user_of, inner_credentials_of
 
 FOLDER: Final = "acl"
-ADMINISTRATOR, PROCESSES = "admin", "brokerset"
+ADMINISTRATOR, PROCESSES = "admin", "brokerset-processes"
 """Names of the two users."""
+
+FIRST_USER: Final = "initAuthenticationUser"
+INNER: Final = "innerClientAuthenticationCredentials"
+"""Their settings."""
 
 PASSWORD_BYTES: Final = 24
 
@@ -38,23 +43,30 @@ def has_acl(data: Path) -> bool:
 
 
 def make_acl(data: Path) -> None:
-    """Make both users unless they are there. Raises `OSError`, and `ValueError` if the files are damaged."""
+    """Make both users unless they are there: those of the environment's settings, else new ones.
+
+    The administrator's password is always that of `tools.yml`, so who changes it in the brokers changes it
+    there. Raises `OSError`, and `ValueError` if the files are damaged.
+    """
     folder = data / FOLDER
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    given = {name: os.environ.get(ENVIRONMENT_PREFIX + name, "") for name in (FIRST_USER, INNER)}
     if not administrator_file(data).exists():
-        text = f"accessKey: {ADMINISTRATOR}\nsecretKey: {_new_password()}\n"
+        name, password = first_user_of(given[FIRST_USER]) or (ADMINISTRATOR, _new_password())
+        text = f"accessKey: {name}\nsecretKey: {password}\n"
         write_atomically(administrator_file(data), text.encode(), mode=0o600)
     name, password = _administrator(data)
     if has_acl(data):
-        _settings(data)
-        return
+        inner = _settings(data)[INNER]
+    else:
+        processes, secret = inner_credentials_of(given[INNER]) or (PROCESSES, _new_password())
+        inner = json.dumps({"accessKey": processes, "secretKey": secret})
     settings = {
         "authenticationEnabled": "true",
         "authorizationEnabled": "true",
-        "initAuthenticationUser": json.dumps({"username": name, "password": password}),
-        "innerClientAuthenticationCredentials": json.dumps(
-            {"accessKey": PROCESSES, "secretKey": _new_password()}
-        ),
+        FIRST_USER: json.dumps({"username": name, "password": password}),
+        INNER: inner,
     }
     # Last: now the set checks users.
     write_atomically(settings_file(data), json.dumps(settings).encode(), mode=0o600)
@@ -65,7 +77,7 @@ def use_acl_of(data: Path) -> None:
 
     Whom the environment names already is left as it is. Raises `ValueError` if the file is damaged.
     """
-    if has_acl(data) and ACCESS_KEY_VARIABLE not in os.environ:
+    if ACCESS_KEY_VARIABLE not in os.environ and has_acl(data):
         os.environ[ACCESS_KEY_VARIABLE], os.environ[SECRET_KEY_VARIABLE] = _administrator(data)
 
 
@@ -95,6 +107,8 @@ def _settings(data: Path) -> dict[str, str]:
         raise ValueError(f"{settings_file(data).name}: {error}") from None
     if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
         raise ValueError(f"{settings_file(data).name} is not a table of texts")
+    if inner_credentials_of(found.get(INNER, "")) is None:
+        raise ValueError(f"{settings_file(data).name} has no {INNER}")
     return found
 
 

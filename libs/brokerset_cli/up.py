@@ -181,8 +181,8 @@ def _choose_acl(folder: DataFolder, wanted: bool | None) -> None:
     except ValueError as error:
         fail(
             f"a file in {settings_file(folder.path).parent} cannot be used: {error}",
-            "restore it, or remove it: then a new one is made; a new tools.yml is of use only if the"
-            " administrator's password was never changed by `updateUser`",
+            "restore it, or remove it: then a new one is made; who has changed the administrator by"
+            " `updateUser` writes name and password into tools.yml",
         )
 
 

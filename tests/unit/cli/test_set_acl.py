@@ -79,6 +79,35 @@ def test_passwords_stay_over_starts_and_differ_between_sets(tmp_path: Path) -> N
     assert administrator_file(tmp_path / "other").read_text() != before
 
 
+def test_a_password_that_is_changed_in_the_file_is_that_of_the_next_start(tmp_path: Path) -> None:
+    """Also of servers that know no users but those of their settings. Processes sign as before."""
+    make_acl(tmp_path)
+    before = json.loads(settings_file(tmp_path).read_bytes())
+    administrator_file(tmp_path).write_text("accessKey: admin\nsecretKey: changed\n")
+
+    make_acl(tmp_path)
+
+    after = json.loads(settings_file(tmp_path).read_bytes())
+    assert json.loads(after["initAuthenticationUser"]) == {"username": "admin", "password": "changed"}
+    assert {**before, "initAuthenticationUser": ""} == {**after, "initAuthenticationUser": ""}
+
+
+def test_users_of_the_settings_of_the_environment_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers of the folder may know them: the set checked users without the switch before."""
+    first, inner = {"username": "root", "password": "r"}, {"accessKey": "in", "secretKey": "i"}
+    monkeypatch.setenv(OF_SETTINGS[2], json.dumps(first))
+    monkeypatch.setenv(OF_SETTINGS[3], json.dumps(inner))
+
+    make_acl(tmp_path)
+
+    assert administrator_file(tmp_path).read_text() == "accessKey: root\nsecretKey: r\n"
+    found = json.loads(settings_file(tmp_path).read_bytes())
+    assert json.loads(found[OF_SETTINGS[2].removeprefix("BROKERSET_SET_")]) == first
+    assert json.loads(found[OF_SETTINGS[3].removeprefix("BROKERSET_SET_")]) == inner
+
+
 def test_a_user_of_the_environment_goes_before_the_administrator_of_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,7 +133,12 @@ def test_without_access_control_nothing_is_used(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "content"),
-    [("tools.yml", "accessKey: admin\n"), ("settings.json", "{"), ("settings.json", '{"a": 1}')],
+    [
+        ("tools.yml", "accessKey: admin\n"),
+        ("settings.json", "{"),
+        ("settings.json", '{"a": 1}'),
+        ("settings.json", "{}"),
+    ],
 )
 def test_damaged_files_are_named(tmp_path: Path, name: str, content: str) -> None:
     """Nothing is made in their place: brokers know the old passwords."""
