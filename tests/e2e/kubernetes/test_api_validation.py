@@ -113,7 +113,7 @@ def left_alone(api: Api) -> Iterator[Api]:
     yield api
     api.must(
         "delete",
-        "brokersets,topics,subjects,storeaudits,storemigrations",
+        "brokersets,topics,subjects,users.brokerset.io,storeaudits,storemigrations",
         "--all",
         "--wait=true",
         "--timeout=30s",
@@ -155,9 +155,19 @@ def test_a_change_of_what_cannot_be_changed_is_refused(left_alone: Api, case: An
 )
 def test_what_only_the_operator_refuses_reaches_it(api: Api, case: Any) -> None:
     """The API server does not drop it without a word."""
-    kept = json.loads(api.try_out(case.manifest).out)["spec"]["config"]
+    kept = json.loads(api.try_out(case.manifest).out)["spec"]
 
-    assert case.manifest["spec"]["config"].items() <= kept.items()
+    for part in ("config", "policies"):
+        assert _is_within(case.manifest["spec"].get(part), kept.get(part))
+
+
+def _is_within(given: Any, kept: Any) -> bool:
+    """Whether nothing of what was given is missing; the API server adds defaults."""
+    if isinstance(given, dict):
+        return all(_is_within(value, kept.get(key)) for key, value in given.items())
+    if isinstance(given, list):
+        return len(given) == len(kept) and all(map(_is_within, given, kept))
+    return bool(given == kept)
 
 
 @pytest.mark.parametrize("name", sorted(ACCEPTED))
@@ -195,7 +205,7 @@ def test_the_smallest_manifest_gets_every_default(api: Api) -> None:
     spec = json.loads(api.try_out(smallest).out)["spec"]
 
     assert spec == {
-        "acl": {},
+        "acl": {"mode": "enforcing"},
         "advertise": "masterService",
         "brokerNames": [],
         "clusterName": "DefaultCluster",
