@@ -93,7 +93,14 @@ def decoded(secret: Mapping[str, Any], entry: str) -> bytes:
 async def _own(client: KubeClient, live: Object, config_maps: Mapping[str, Object]) -> OwnCertificates:
     metadata = live["metadata"]
     name, namespace, uid = metadata["name"], metadata["namespace"], metadata["uid"]
-    published = _published(config_maps.get(names.authority(name), {}))
+    trust = config_maps.get(names.authority(name)) or await _trust_by_name(client, name, namespace)
+    if trust is not None and not owned_by(trust, uid):
+        why = (
+            f"ConfigMap {names.authority(name)} is not of this BrokerSet, whose authority would overwrite it:"
+            " rename or delete it, or use secretName"
+        )
+        return OwnCertificates(problem=Obstacle(reasons.FOREIGN_CONFIG_MAP, why), foreign_trust=True)
+    published = _published(trust or {})
     found: dict[str, Object] = {}
     for secret in (names.authority(name), names.certificate(name)):
         try:
@@ -119,6 +126,14 @@ async def _own(client: KubeClient, live: Object, config_maps: Mapping[str, Objec
     return OwnCertificates(
         authority=seen.authority, certificate=read_certificate(certificate, known), published=published
     )
+
+
+async def _trust_by_name(client: KubeClient, name: str, namespace: str) -> Object | None:
+    """The ConfigMap where a set's own authority is to be published, which may lack the labels of ours."""
+    try:
+        return await client.get(kinds.CONFIG_MAP, names.authority(name), namespace)
+    except NotFound:
+        return None
 
 
 async def _issued(client: KubeClient, live: Object) -> tuple[IssuedCertificate, Object | None]:

@@ -97,6 +97,9 @@ class OwnCertificates:
     problem: Obstacle | None = None
     """Why nothing can be done about it; the rest is unknown then."""
 
+    foreign_trust: bool = False
+    """Whether the ConfigMap where the authority is to be published belongs to somebody else."""
+
     authority: AuthoritySecret | None = None
     certificate: CertificateSecret | None = None
     published: tuple[tuple[Certificate, float | None], ...] = ()
