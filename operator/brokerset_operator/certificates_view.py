@@ -61,13 +61,14 @@ async def observe_certificates(
 
     Raises a `KubeError` if the API server does not tell.
     """
-    if manifest is not None and manifest.spec.tls.authority is not None:
-        return await _own(client, live, config_maps), None
-    asked = manifest is not None and manifest.spec.tls.issuer_ref is not None
-    if asked or part(part(live, "status"), "tls").get("source") == "issuerRef":
-        seen, found = await _issued(client, live)
-        return seen if asked else None, found
-    return None, None
+    tls = None if manifest is None else manifest.spec.tls
+    issued, found = None, None
+    # One that is wanted no more is observed until it is gone, whatever the source is now.
+    if (tls is not None and tls.issuer_ref is not None) or _source(live) == "issuerRef":
+        issued, found = await _issued(client, live)
+    if tls is not None and tls.authority is not None:
+        return await _own(client, live, config_maps), found
+    return (issued if tls is not None and tls.issuer_ref is not None else None), found
 
 
 async def secret_versions(client: KubeClient, namespace: str, secrets: Iterable[str]) -> dict[str, str]:
@@ -88,6 +89,11 @@ def decoded(secret: Mapping[str, Any], entry: str) -> bytes:
         return base64.b64decode(str(part(secret, "data").get(entry, "")), validate=True)
     except (binascii.Error, ValueError):
         return b""
+
+
+def _source(live: Object) -> object:
+    """Who kept the certificate when the status was written last."""
+    return part(part(live, "status"), "tls").get("source")
 
 
 async def _own(client: KubeClient, live: Object, config_maps: Mapping[str, Object]) -> OwnCertificates:

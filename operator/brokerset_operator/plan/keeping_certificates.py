@@ -32,7 +32,7 @@ from brokerset_operator.plan.certificates import (
 )
 from brokerset_operator.plan.facts import Facts
 from brokerset_operator.plan.objects import items, part, time_text
-from brokerset_operator.plan.static import to_send
+from brokerset_operator.plan.static import delete_unwanted, to_send
 from brokerset_operator.plan.steps import At, Stage, Steps
 from brokerset_operator.resources.certificates import certificate_hosts
 from brokerset_operator.resources.set_facts import facts_of
@@ -40,6 +40,9 @@ from brokerset_spec.set_parts import OwnAuthority
 
 ALARM_SECONDS: Final = 24 * 3600.0
 """How long after the time of its renewal people hear that cert-manager has not renewed a certificate."""
+
+ISSUER: Final = "issuerRef"
+"""The source of certificates that cert-manager keeps, in `status.tls`."""
 
 SAID: Final = {
     AuthorityChange.MAKE: "made an authority",
@@ -53,7 +56,14 @@ SAID: Final = {
 def keep_certificates(facts: Facts) -> Steps:
     """Make, renew and replace the set's own authority and its certificate, one step in a reconcile."""
     own, seen = facts.manifest.spec.tls.authority, facts.observed.certificates
-    if own is None or not isinstance(seen, OwnCertificates) or seen.problem is not None:
+    if own is None or not isinstance(seen, OwnCertificates):
+        return
+    if _leaves_cert_manager(facts):
+        # It would write the Secret that this authority is about to write.
+        name = names.certificate(facts.meta.name)
+        yield steps.GoesOn(reasons.CHANGING_TLS, f"Certificate {name} of cert-manager goes first")
+        return
+    if seen.problem is not None:
         return
     wishes = _wishes(facts)
     decided: Decision | None = decide_authority(seen, wishes, facts.now)
@@ -94,7 +104,7 @@ def keep_certificates(facts: Facts) -> Steps:
 
 
 def keep_trust(facts: Facts) -> Steps:
-    """Send only what a certificate needs, while the rest of the set waits for that."""
+    """Keep only what a certificate needs, while the rest of the set waits for that."""
     observed = facts.observed
     mine = {
         ("ConfigMap", names.authority(facts.meta.name)),
@@ -110,6 +120,7 @@ def keep_trust(facts: Facts) -> Steps:
             )
             if (send := to_send(manifest, there)) is not None:
                 yield send
+    yield from delete_unwanted(facts, ("Certificate",))
     seen = observed.certificates
     yield steps.Again(steps.WAIT_SECONDS if seen is not None and seen.problem else steps.BUSY_SECONDS)
 
@@ -156,12 +167,15 @@ def awaits_certificate(facts: Facts) -> bool:
 
 
 def tls_status(facts: Facts) -> dict[str, Any]:
-    """`status.tls`: nothing secret, and what was known stays while nothing is."""
+    """`status.tls`: nothing secret, and what was known stays while nothing is.
+
+    The source is `issuerRef` until the Certificate is gone: it is observed for as long.
+    """
+    leaves = _leaves_cert_manager(facts)
     if not _is_kept(facts):
-        return {}
-    tls = facts.manifest.spec.tls
+        return {"tls": {"source": ISSUER}} if leaves else {}
     found: dict[str, Any] = {
-        "source": tls.sources[0],
+        "source": ISSUER if leaves else facts.manifest.spec.tls.sources[0],
         "secretName": certificate_secret(facts.manifest),
     }
     if (trusted := trust_config_map(facts.manifest)) is not None:
@@ -215,6 +229,12 @@ def _is_kept(facts: Facts) -> bool:
     """Whether the operator keeps the certificate, or asks cert-manager for it."""
     tls = facts.manifest.spec.tls
     return tls.authority is not None or tls.issuer_ref is not None
+
+
+def _leaves_cert_manager(facts: Facts) -> bool:
+    """Whether there is still a Certificate that the manifest no longer asks for."""
+    there = f"Certificate/{names.certificate(facts.meta.name)}" in facts.observed.other
+    return there and facts.manifest.spec.tls.issuer_ref is None
 
 
 def _lacks_hosts(seen: OwnCertificates, wishes: Wishes) -> bool:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from brokerset_rig.certificate_cluster import ENFORCING, Cluster, cluster
+from brokerset_rig.certificate_cluster import ENFORCING, ISSUED, Cluster, cluster, wants_authority
+from brokerset_rig.fake_kube import Fault
 from brokerset_rig.operator_parts import NAMESPACE, condition
 from brokerset_runtime.tls.authority import Authority
 
@@ -81,6 +82,43 @@ async def test_a_config_map_of_ours_that_lost_its_labels_is_still_ours() -> None
         live = found.kube.get("configmaps", "orders-authority", NAMESPACE)
         assert live is not None
         assert live["metadata"]["labels"]["brokerset.io/set"] == "orders"
+
+
+async def test_from_cert_manager_to_an_authority_its_certificate_goes_before_a_secret_is_made() -> None:
+    """cert-manager would write the same Secret; it is asked again until the Certificate is gone."""
+    async with cluster(**ISSUED) as found:
+        await found.reconcile()
+        found.kube.change("brokersets", "orders", NAMESPACE, wants_authority)
+        found.kube.faults.append(Fault("delete", "certificates", code=500, times=1000))
+
+        await found.reconcile()
+        assert found.live()["status"]["tls"]["source"] == "issuerRef"
+        assert found.kube.get("secrets", "orders-certificate", NAMESPACE) is None
+
+        found.kube.faults.clear()
+        found.kube.calls.clear()
+        await found.reconcile(6)
+        assert found.kube.get("certificates", "orders-certificate", NAMESPACE) is None
+        assert found.live()["status"]["tls"]["source"] == "authority"
+        assert found.signer in found.trusted
+        written = [(each.verb, each.plural) for each in found.kube.calls if each.verb in ("delete", "create")]
+        assert written.index(("delete", "certificates")) < written.index(("create", "secrets"))
+
+
+async def test_a_certificate_whose_deletion_failed_is_deleted_later() -> None:
+    """Also without another source that the operator keeps: until then the status remembers it."""
+    async with cluster(**ISSUED) as found:
+        await found.reconcile()
+        found.kube.faults.append(Fault("delete", "certificates", code=500, times=1000))
+        found.kube.change("brokersets", "orders", NAMESPACE, lambda live: live["spec"].pop("tls"))
+        await found.reconcile()
+        assert found.kube.get("certificates", "orders-certificate", NAMESPACE) is not None
+
+        found.kube.faults.clear()
+        await found.reconcile()
+
+        assert found.kube.get("certificates", "orders-certificate", NAMESPACE) is None
+        assert "tls" not in found.live()["status"]
 
 
 def _refused(found: Cluster) -> bool:
