@@ -15,6 +15,7 @@ from brokerset_kube.client import KubeClient, Object
 from brokerset_kube.errors import Forbidden, NotFound
 from brokerset_operator.model import names
 from brokerset_operator.model.certificates import (
+    CLOCK_SKEW_SECONDS,
     AuthoritySecret,
     Certificate,
     CertificateSecret,
@@ -164,6 +165,9 @@ def issued_certificate(certificate: Object) -> IssuedCertificate:
     status = part(certificate, "status")
     conditions = {str(each.get("type")): each for each in items(status, "conditions")}
     ready, issuing = conditions.get("Ready", {}), conditions.get("Issuing", {})
+    of = ready.get("observedGeneration")
+    if of is not None and of != part(certificate, "metadata").get("generation"):
+        ready = {"message": "it has changed since it was judged"}
     said = (text(each.get("message")) for each in (issuing, ready) if each)
     return IssuedCertificate(
         ready=ready.get("status") == "True",
@@ -228,8 +232,6 @@ def _certificate(found: x509.Certificate) -> Certificate:
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
 
-    from brokerset_runtime.tls.authority import CLOCK_SKEW
-
     try:
         listed = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         hosts = frozenset(
@@ -242,7 +244,7 @@ def _certificate(found: x509.Certificate) -> Certificate:
         hosts = frozenset()
     return Certificate(
         fingerprint=found.fingerprint(hashes.SHA256()).hex(),
-        made=(found.not_valid_before_utc + CLOCK_SKEW).timestamp(),
+        made=found.not_valid_before_utc.timestamp() + CLOCK_SKEW_SECONDS,
         not_after=found.not_valid_after_utc.timestamp(),
         names=hosts,
         pem=found.public_bytes(serialization.Encoding.PEM).decode(),

@@ -69,8 +69,9 @@ def keep_certificates(facts: Facts) -> Steps:
     decided: Decision | None = decide_authority(seen, wishes, facts.now)
     if not isinstance(decided, ChangeAuthority):
         decided = decide_certificate(seen, wishes, facts.now) or decided
-    # What waits for a certificate waits for this; what runs with one does not stop when it is refused.
-    needed = awaits_certificate(facts) or _lacks_hosts(seen, wishes)
+    # What waits for a certificate waits for this; what runs with one does not stop when it is refused. When
+    # half of the time for a renewal is over, it goes before other steps, of which one may fail each time.
+    needed = awaits_certificate(facts) or _lacks_hosts(seen, wishes) or _alarms(seen, facts.now)
     stage = Stage.OBJECTS if needed else Stage.REFUSABLE
     match decided:
         case ChangeAuthority(change, why):
@@ -257,25 +258,33 @@ def _times(certificate: Certificate) -> dict[str, str]:
 def _renewal(facts: Facts) -> float | None:
     """When something is to be renewed next."""
     match facts.observed.certificates:
-        case OwnCertificates(authority=authority, certificate=certificate):
-            signing = authority.signing if authority is not None else None
-            shown = certificate.shown if certificate is not None else None
-            return earliest(each.renewal for each in (signing, shown) if each is not None)
+        case OwnCertificates() as own:
+            return earliest(each.renewal for each in _kept_parts(own).values())
         case IssuedCertificate(renewal=renewal):
             return renewal
     return None
+
+
+def _kept_parts(seen: OwnCertificates) -> dict[str, Certificate]:
+    """What pods show and who signs, by what people call it; what is not there is left out."""
+    parts = {
+        "certificate": seen.certificate.shown if seen.certificate is not None else None,
+        "authority": seen.authority.signing if seen.authority is not None else None,
+    }
+    return {what: found for what, found in parts.items() if found is not None}
+
+
+def _alarms(seen: OwnCertificates, now: float) -> bool:
+    """Whether people are warned that something was not renewed in time."""
+    return any(now >= found.alarm for found in _kept_parts(seen).values())
 
 
 def _expiring(facts: Facts) -> str | None:
     """What is about to expire though it should have been renewed, and what to do."""
     seen, now = facts.observed.certificates, facts.now
     if isinstance(seen, OwnCertificates):
-        parts = {
-            "certificate": seen.certificate.shown if seen.certificate is not None else None,
-            "authority": seen.authority.signing if seen.authority is not None else None,
-        }
-        for what, found in parts.items():
-            if found is not None and now >= found.alarm:
+        for what, found in _kept_parts(seen).items():
+            if now >= found.alarm:
                 return (
                     f"the {what} of the set expires at {time_text(found.not_after)} and is not renewed:"
                     " see the conditions ActionFailed and TlsRefused, and whether the set is paused"

@@ -5,8 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from cryptography import x509
 
-from brokerset_rig.certificate_cluster import ENFORCING, ISSUED, Cluster, cluster, wants_authority
+from brokerset_rig.certificate_cluster import (
+    DAY_MS,
+    ENFORCING,
+    ISSUED,
+    SPREAD_MS,
+    Cluster,
+    cluster,
+    wants_authority,
+)
 from brokerset_rig.fake_kube import Fault
 from brokerset_rig.operator_parts import NAMESPACE, condition
 from brokerset_runtime.tls.authority import Authority
@@ -119,6 +128,81 @@ async def test_a_certificate_whose_deletion_failed_is_deleted_later() -> None:
 
         assert found.kube.get("certificates", "orders-certificate", NAMESPACE) is None
         assert "tls" not in found.live()["status"]
+
+
+async def test_an_ipv6_host_is_in_the_certificate_however_it_is_written() -> None:
+    """One certificate is issued, and not another one in each reconcile."""
+    external = {"type": "LoadBalancer", "nameServers": {"advertisedHost": "2001:DB8:0::1"}}
+    async with cluster(**ENFORCING, external=external) as found:
+        await found.reconcile()
+        first = found.shown
+        listed = first.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        assert "2001:db8::1" in map(str, listed.get_values_for_type(x509.IPAddress))
+
+        await found.reconcile(3)
+
+        assert found.shown == first
+
+
+async def test_certificates_of_a_clock_that_was_ahead_are_made_again() -> None:
+    """Authority and certificate: both are valid by the right clock, and then stay."""
+    async with cluster() as found:
+        right = found.clock.now_ms()
+        found.clock.jump(400 * DAY_MS)
+        await found.reconcile()
+        (first,) = found.trusted
+        found.clock.jump(right - found.clock.now_ms())
+
+        for _ in range(5):
+            await found.after(SPREAD_MS)
+
+        assert first not in found.trusted
+        (authority,) = found.trusted
+        for each in (authority, found.shown):
+            assert each.not_valid_before_utc.timestamp() * 1000 < right + 5 * SPREAD_MS
+        shown = found.shown
+        await found.after(DAY_MS)
+        assert found.shown == shown
+
+
+async def test_a_late_renewal_does_not_wait_for_a_step_that_fails_each_time() -> None:
+    """When half of its time is over it goes first."""
+    async with cluster() as found:
+        await found.reconcile()
+        before = found.shown
+        found.kube.remove("configmaps", "orders-0", NAMESPACE)
+        found.kube.faults.append(Fault("apply", "configmaps", code=422, times=1000))
+
+        await found.after(61 * DAY_MS)
+        assert found.shown == before, "what runs is not stopped for a renewal that has time"
+        await found.after(15 * DAY_MS)
+
+        assert found.shown != before
+        assert condition(found.live(), "ActionFailed") is not None
+        assert condition(found.live(), "CertificateExpiring") is None
+
+
+async def test_what_cert_manager_said_of_an_older_certificate_is_not_believed() -> None:
+    """Its condition names the generation that it judged: the names of that may be fewer."""
+    async with cluster(**ISSUED) as found:
+        await found.reconcile()
+
+        def older(live: dict[str, Any]) -> None:
+            ready = {"type": "Ready", "status": "True", "reason": "Ready", "message": "up to date"}
+            generation = live["metadata"]["generation"]
+            live["status"] = {"conditions": [{**ready, "observedGeneration": generation - 1}]}
+
+        found.kube.change("certificates", "orders-certificate", NAMESPACE, older)
+        await found.reconcile()
+        assert found.kube.get("statefulsets", "orders-0", NAMESPACE) is None
+
+        def judged(live: dict[str, Any]) -> None:
+            (ready,) = live["status"]["conditions"]
+            ready["observedGeneration"] = live["metadata"]["generation"]
+
+        found.kube.change("certificates", "orders-certificate", NAMESPACE, judged)
+        await found.reconcile()
+        assert found.kube.get("statefulsets", "orders-0", NAMESPACE) is not None
 
 
 def _refused(found: Cluster) -> bool:
