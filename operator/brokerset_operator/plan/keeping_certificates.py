@@ -6,6 +6,7 @@ and pods as they are, and the rest of the plan goes on.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from brokerset_operator.model import names
@@ -31,7 +32,7 @@ from brokerset_operator.plan.certificates import (
     decide_certificate,
 )
 from brokerset_operator.plan.facts import Facts
-from brokerset_operator.plan.objects import items, part, time_text
+from brokerset_operator.plan.objects import items, part, seconds, time_text
 from brokerset_operator.plan.static import delete_unwanted, to_send
 from brokerset_operator.plan.steps import At, Stage, Steps
 from brokerset_operator.resources.certificates import certificate_hosts
@@ -41,8 +42,9 @@ from brokerset_spec.set_parts import OwnAuthority
 ALARM_SECONDS: Final = 24 * 3600.0
 """How long after the time of its renewal people hear that cert-manager has not renewed a certificate."""
 
+AUTHORITY: Final = "authority"
 ISSUER: Final = "issuerRef"
-"""The source of certificates that cert-manager keeps, in `status.tls`."""
+"""Sources of certificates in `status.tls`: those that the operator keeps, and cert-manager."""
 
 SAID: Final = {
     AuthorityChange.MAKE: "made an authority",
@@ -198,6 +200,21 @@ def tls_status(facts: Facts) -> dict[str, Any]:
             if before.get("source") == found["source"]:
                 found |= {key: before[key] for key in ("notAfter", "renewal", "authority") if key in before}
     return {"tls": found}
+
+
+def expiring_unseen(status: Mapping[str, Any], now: float) -> str | None:
+    """What should have been renewed of a set whose manifest is invalid, by what its status last said."""
+    tls = part(status, "tls")
+    if tls.get("source") != AUTHORITY:
+        return None  # cert-manager goes on without us
+    for what, known in (("certificate", tls), ("authority", part(tls, "authority"))):
+        ends, renewal = seconds(known.get("notAfter")), seconds(known.get("renewal"))
+        if ends is not None and renewal is not None and now >= (ends + renewal) / 2:
+            return (
+                f"the {what} of the set expires at {time_text(ends)} and is not renewed: the manifest is"
+                " invalid; correct it, as the condition Ready says"
+            )
+    return None
 
 
 def _wishes(facts: Facts) -> Wishes:

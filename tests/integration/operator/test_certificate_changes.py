@@ -205,6 +205,24 @@ async def test_what_cert_manager_said_of_an_older_certificate_is_not_believed() 
         assert found.kube.get("statefulsets", "orders-0", NAMESPACE) is not None
 
 
+async def test_people_are_warned_of_the_end_though_the_manifest_is_invalid() -> None:
+    """Nothing is renewed then; what the status last said of the certificate tells when it ends."""
+    async with cluster() as found:
+        await found.reconcile()
+        found.kube.change("brokersets", "orders", NAMESPACE, lambda live: live["spec"].update(groups=-1))
+        await found.after(61 * DAY_MS)
+        assert condition(found.live(), "CertificateExpiring") is None
+
+        await found.after(15 * DAY_MS)
+        expiring = condition(found.live(), "CertificateExpiring")
+        assert expiring is not None
+        assert "the manifest is invalid" in expiring["message"]
+
+        found.kube.change("brokersets", "orders", NAMESPACE, lambda live: live["spec"].update(groups=1))
+        await found.reconcile()
+        assert condition(found.live(), "CertificateExpiring") is None
+
+
 def _refused(found: Cluster) -> bool:
     """Whether the manifest is refused with the way by `permissive`."""
     ready = condition(found.live(), "Ready")
