@@ -182,7 +182,7 @@ async def test_a_secret_that_somebody_deletes_is_made_again(gone: tuple[str, ...
 
 
 async def test_a_quiescent_set_is_observed_again_when_a_secret_is_gone() -> None:
-    """Secrets are not watched; each regular reconcile compares their versions."""
+    """Secrets are not watched; regular reconciles compare their versions once in an hour."""
     async with cluster() as found:
         await found.reconcile()
         async with KubeClient(Access(found.kube.url), manager="tester") as client:
