@@ -184,8 +184,12 @@ def _names_of_own(name: str) -> tuple[str, str]:
 
 
 def _trust_is_foreign(observed: Observed) -> bool:
-    """Whether somebody else's ConfigMap has the name of the one where the own authority is to be."""
-    return isinstance(observed.certificates, OwnCertificates) and observed.certificates.foreign_trust
+    """Whether what pods trust under the name of the own authority's ConfigMap is somebody else's.
+
+    A set that had its own authority goes on: there a copy has taken the place of its ConfigMap.
+    """
+    seen, status = observed.certificates, observed.status.get("tls") or {}
+    return isinstance(seen, OwnCertificates) and seen.foreign_trust and status.get("source") != "authority"
 
 
 def _mounted_by(stateful_set: Object) -> tuple[str | None, str | None]:

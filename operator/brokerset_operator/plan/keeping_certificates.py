@@ -202,18 +202,15 @@ def tls_status(facts: Facts) -> dict[str, Any]:
     return {"tls": found}
 
 
-def expiring_unseen(status: Mapping[str, Any], now: float) -> str | None:
-    """What should have been renewed of a set whose manifest is invalid, by what its status last said."""
+def expiring_unseen(status: Mapping[str, Any], now: float, why: str) -> str | None:
+    """What should have been renewed of a set that is not observed, by what its status last said."""
     tls = part(status, "tls")
     if tls.get("source") != AUTHORITY:
         return None  # cert-manager goes on without us
     for what, known in (("certificate", tls), ("authority", part(tls, "authority"))):
         ends, renewal = seconds(known.get("notAfter")), seconds(known.get("renewal"))
         if ends is not None and renewal is not None and now >= (ends + renewal) / 2:
-            return (
-                f"the {what} of the set expires at {time_text(ends)} and is not renewed: the manifest is"
-                " invalid; correct it, as the condition Ready says"
-            )
+            return f"the {what} of the set expires at {time_text(ends)} and is not renewed: {why}"
     return None
 
 
@@ -300,6 +297,8 @@ def _expiring(facts: Facts) -> str | None:
     """What is about to expire though it should have been renewed, and what to do."""
     seen, now = facts.observed.certificates, facts.now
     if isinstance(seen, OwnCertificates):
+        if seen.problem is not None:
+            return expiring_unseen(facts.observed.status, now, seen.problem.message)
         for what, found in _kept_parts(seen).items():
             if now >= found.alarm:
                 return (

@@ -106,7 +106,8 @@ def invalid_status(observed: Observed, reason: str, message: str) -> dict[str, A
         reasons.READY: (False, reason, message),
     }
     verdicts[reasons.PROGRESSING] = (False, reason, "nothing is changed until the manifest is corrected")
-    if (late := expiring_unseen(observed.status, observed.now)) is not None:
+    why = "the manifest is invalid; correct it, as the condition Ready says"
+    if (late := expiring_unseen(observed.status, observed.now, why)) is not None:
         verdicts[reasons.CERTIFICATE_EXPIRING] = (True, reasons.NOT_RENEWED, late)
     found = {
         **observed.status,

@@ -223,6 +223,31 @@ async def test_people_are_warned_of_the_end_though_the_manifest_is_invalid() -> 
         assert condition(found.live(), "CertificateExpiring") is None
 
 
+async def test_a_copy_that_took_the_place_of_the_config_map_stops_nothing_but_renewals() -> None:
+    """As a backup brings it back, without its owner: the set is kept, says so, and warns of the end."""
+    async with cluster() as found:
+        await found.reconcile()
+        before = found.trusted
+        found.kube.change(
+            "configmaps", "orders-authority", NAMESPACE, lambda live: live["metadata"].pop("ownerReferences")
+        )
+        found.kube.remove("configmaps", "orders-0", NAMESPACE)
+
+        await found.after(76 * DAY_MS)
+
+        ready, refused = condition(found.live(), "Ready"), condition(found.live(), "TlsRefused")
+        assert ready is not None
+        assert ready["reason"] != "InvalidSpec"
+        assert refused is not None
+        assert refused["reason"] == "ForeignConfigMap"
+        assert condition(found.live(), "CertificateExpiring") is not None
+        assert found.kube.get("configmaps", "orders-0", NAMESPACE) is not None
+        found.kube.remove("configmaps", "orders-authority", NAMESPACE)
+        await found.reconcile()
+        assert condition(found.live(), "TlsRefused") is None
+        assert found.trusted == before
+
+
 def _refused(found: Cluster) -> bool:
     """Whether the manifest is refused with the way by `permissive`."""
     ready = condition(found.live(), "Ready")
