@@ -15,6 +15,7 @@ from brokerset_kube.client import KubeClient, Object
 from brokerset_kube.errors import Forbidden, NotFound
 from brokerset_operator.model import names
 from brokerset_operator.model.certificates import (
+    CLOCK_SKEW_SECONDS,
     AuthoritySecret,
     Certificate,
     CertificateSecret,
@@ -61,13 +62,14 @@ async def observe_certificates(
 
     Raises a `KubeError` if the API server does not tell.
     """
-    if manifest is not None and manifest.spec.tls.authority is not None:
-        return await _own(client, live, config_maps), None
-    asked = manifest is not None and manifest.spec.tls.issuer_ref is not None
-    if asked or part(part(live, "status"), "tls").get("source") == "issuerRef":
-        seen, found = await _issued(client, live)
-        return seen if asked else None, found
-    return None, None
+    tls = None if manifest is None else manifest.spec.tls
+    issued, found = None, None
+    # One that is wanted no more is observed until it is gone, whatever the source is now.
+    if (tls is not None and tls.issuer_ref is not None) or _source(live) == "issuerRef":
+        issued, found = await _issued(client, live)
+    if tls is not None and tls.authority is not None:
+        return await _own(client, live, config_maps), found
+    return (issued if tls is not None and tls.issuer_ref is not None else None), found
 
 
 async def secret_versions(client: KubeClient, namespace: str, secrets: Iterable[str]) -> dict[str, str]:
@@ -90,10 +92,22 @@ def decoded(secret: Mapping[str, Any], entry: str) -> bytes:
         return b""
 
 
+def _source(live: Object) -> object:
+    """Who kept the certificate when the status was written last."""
+    return part(part(live, "status"), "tls").get("source")
+
+
 async def _own(client: KubeClient, live: Object, config_maps: Mapping[str, Object]) -> OwnCertificates:
     metadata = live["metadata"]
     name, namespace, uid = metadata["name"], metadata["namespace"], metadata["uid"]
-    published = _published(config_maps.get(names.authority(name), {}))
+    trust = config_maps.get(names.authority(name)) or await _trust_by_name(client, name, namespace)
+    if trust is not None and not owned_by(trust, uid):
+        why = (
+            f"ConfigMap {names.authority(name)} is not of this BrokerSet, whose authority would overwrite it:"
+            " rename or delete it, or use secretName"
+        )
+        return OwnCertificates(problem=Obstacle(reasons.FOREIGN_CONFIG_MAP, why), foreign_trust=True)
+    published = _published(trust or {})
     found: dict[str, Object] = {}
     for secret in (names.authority(name), names.certificate(name)):
         try:
@@ -121,6 +135,14 @@ async def _own(client: KubeClient, live: Object, config_maps: Mapping[str, Objec
     )
 
 
+async def _trust_by_name(client: KubeClient, name: str, namespace: str) -> Object | None:
+    """The ConfigMap where a set's own authority is to be published, which may lack the labels of ours."""
+    try:
+        return await client.get(kinds.CONFIG_MAP, names.authority(name), namespace)
+    except NotFound:
+        return None
+
+
 async def _issued(client: KubeClient, live: Object) -> tuple[IssuedCertificate, Object | None]:
     metadata = live["metadata"]
     name = names.certificate(metadata["name"])
@@ -143,6 +165,9 @@ def issued_certificate(certificate: Object) -> IssuedCertificate:
     status = part(certificate, "status")
     conditions = {str(each.get("type")): each for each in items(status, "conditions")}
     ready, issuing = conditions.get("Ready", {}), conditions.get("Issuing", {})
+    of = ready.get("observedGeneration")
+    if of is not None and of != part(certificate, "metadata").get("generation"):
+        ready = {"message": "it has changed since it was judged"}
     said = (text(each.get("message")) for each in (issuing, ready) if each)
     return IssuedCertificate(
         ready=ready.get("status") == "True",
@@ -207,8 +232,6 @@ def _certificate(found: x509.Certificate) -> Certificate:
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
 
-    from brokerset_runtime.tls.authority import CLOCK_SKEW
-
     try:
         listed = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         hosts = frozenset(
@@ -221,7 +244,7 @@ def _certificate(found: x509.Certificate) -> Certificate:
         hosts = frozenset()
     return Certificate(
         fingerprint=found.fingerprint(hashes.SHA256()).hex(),
-        made=(found.not_valid_before_utc + CLOCK_SKEW).timestamp(),
+        made=found.not_valid_before_utc.timestamp() + CLOCK_SKEW_SECONDS,
         not_after=found.not_valid_after_utc.timestamp(),
         names=hosts,
         pem=found.public_bytes(serialization.Encoding.PEM).decode(),

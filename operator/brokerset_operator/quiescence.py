@@ -35,6 +35,10 @@ COMPLETE_SECONDS: Final = 12 * 3600.0
 COMPLETE_SPREAD: Final = 0.5
 """By how much, at most, a complete reconcile comes earlier: all sets were read together at the start."""
 
+SECRETS_SECONDS: Final = 3600.0
+"""How often Secrets that the operator keeps are read, and not in each regular reconcile: of 1,000 sets that
+would be 8 requests a second. Somebody who deletes one harms no pod before it starts, which is heard."""
+
 GOOD: Final = frozenset({reasons.READY, reasons.CONTROLLERS_READY})
 """Conditions that are true when all is well; every other one is false or absent."""
 
@@ -63,6 +67,9 @@ class _Quiescent:
     namespace: str
     secrets: Mapping[str, str]
     """Resource versions of Secrets that the operator keeps: nobody tells of them, as they are not watched."""
+
+    secrets_until: float
+    """When these are read again, by the monotonic clock."""
 
     api_kinds: frozenset[str]
     version: str
@@ -150,6 +157,7 @@ class QuiescentSets:
             said=said_by(seen.view, seen.observed.settings),
             namespace=key.namespace,
             secrets=secrets_of(seen.observed),
+            secrets_until=self.clock.monotonic() + SECRETS_SECONDS,
             api_kinds=seen.observed.operator.api_kinds,
             version=version,
         )
@@ -169,10 +177,12 @@ class QuiescentSets:
             return False
         if optional_names(await self.optional_kinds()) != quiescent.api_kinds:
             return False
-        if quiescent.secrets:
+        if quiescent.secrets and self.clock.monotonic() >= quiescent.secrets_until:
             versions = await self.secret_versions(quiescent.namespace, quiescent.secrets)
-            if versions != quiescent.secrets:
+            if versions != quiescent.secrets or self._quiescent.get(key) is not quiescent:
                 return False
+            quiescent = replace(quiescent, secrets_until=self.clock.monotonic() + SECRETS_SECONDS)
+            self._quiescent[key] = quiescent
         members = quiescent.members
         view, settings, groups = await asyncio.gather(
             query_controllers(quiescent.controllers, quiescent.connecting),

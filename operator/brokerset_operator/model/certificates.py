@@ -19,6 +19,10 @@ ALARM_SHARE: Final = 1 / 6
 """What is left of it when people are warned: half of the time for its renewal is over."""
 
 
+CLOCK_SKEW_SECONDS: Final = 3600.0
+"""`CLOCK_SKEW` of `brokerset_runtime.tls.authority`: a certificate is good from so long before it is made."""
+
+
 @dataclass(frozen=True, slots=True)
 class Obstacle:
     """Why the operator cannot keep a set's certificate."""
@@ -43,6 +47,10 @@ class Certificate:
     """DNS names and addresses that it is for."""
 
     pem: str = ""
+
+    def is_ahead(self, now: float) -> bool:
+        """Whether it is not good yet: it was made under a clock that was ahead."""
+        return self.made > now + CLOCK_SKEW_SECONDS
 
     @property
     def renewal(self) -> float:
@@ -96,6 +104,9 @@ class OwnCertificates:
 
     problem: Obstacle | None = None
     """Why nothing can be done about it; the rest is unknown then."""
+
+    foreign_trust: bool = False
+    """Whether the ConfigMap where the authority is to be published belongs to somebody else."""
 
     authority: AuthoritySecret | None = None
     certificate: CertificateSecret | None = None

@@ -17,7 +17,7 @@ from enum import IntEnum
 from typing import Any, Final
 
 from brokerset_operator.model import names
-from brokerset_operator.model.certificates import trust_config_map
+from brokerset_operator.model.certificates import OwnCertificates, certificate_secret, trust_config_map
 from brokerset_operator.model.observed import Object, Observed
 from brokerset_operator.model.staging import Ladder, position, processes, template_metadata
 from brokerset_spec.manifest import BrokerSet
@@ -104,9 +104,12 @@ def forgotten(observed: Observed) -> str | None:
     """
     assert observed.manifest is not None, "an invalid manifest is not carried out"
     spec = observed.manifest.spec
-    trusted, own = trust_config_map(observed.manifest), names.authority(observed.meta.name)
-    before = {_trusted_by(each) for each in observed.stateful_sets.values()} - {None}
-    another = trusted is not None and (own == trusted) != (own in before) and bool(before)
+    trusted, own = trust_config_map(observed.manifest), _names_of_own(observed.meta.name)
+    before = {
+        found for each in observed.stateful_sets.values() if (found := _mounted_by(each))[1] is not None
+    }
+    is_own, was_own = own == (certificate_secret(observed.manifest), trusted), own in before
+    another = trusted is not None and bool(before) and (is_own != was_own or _trust_is_foreign(observed))
     if trusted is not None and not another and spec.controllers.ref is None:
         return None  # the manifest has a Secret, too
     pods = (pod.get("metadata") or {} for _, pod in processes(observed.pods))
@@ -114,8 +117,9 @@ def forgotten(observed: Observed) -> str | None:
     if max(stages, default=TlsStage.SERVING) < TlsStage.CONNECTING:
         return None
     if another:
+        trusts = ", ".join(sorted({str(trust) for _, trust in before}))
         return (
-            f"spec.tls: pods of the set trust ConfigMap {', '.join(sorted(filter(None, before)))} alone, and"
+            f"spec.tls: pods of the set trust ConfigMap {trusts} alone, and"
             " would refuse those of another authority; put it back with mode: permissive, and change it when"
             " Progressing says Done"
         )
@@ -143,13 +147,28 @@ def _why_not_on(observed: Observed, now: TlsStage) -> str:
     return ""
 
 
-def _trusted_by(stateful_set: Object) -> str | None:
-    """The ConfigMap of authorities that pods of a template mount."""
+def _names_of_own(name: str) -> tuple[str, str]:
+    """Secret and ConfigMap that pods mount of a set with an authority of its own."""
+    return names.certificate(name), names.authority(name)
+
+
+def _trust_is_foreign(observed: Observed) -> bool:
+    """Whether what pods trust under the name of the own authority's ConfigMap is somebody else's.
+
+    A set that had its own authority goes on: there a copy has taken the place of its ConfigMap.
+    """
+    seen, status = observed.certificates, observed.status.get("tls") or {}
+    return isinstance(seen, OwnCertificates) and seen.foreign_trust and status.get("source") != "authority"
+
+
+def _mounted_by(stateful_set: Object) -> tuple[str | None, str | None]:
+    """The Secret with a certificate, and the ConfigMap of authorities, that pods of a template mount."""
     template = (stateful_set.get("spec") or {}).get("template") or {}
-    for volume in (template.get("spec") or {}).get("volumes") or ():
-        if volume.get("name") == TRUST_VOLUME:
-            return str((volume.get("configMap") or {}).get("name"))
-    return None
+    volumes = {each.get("name"): each for each in (template.get("spec") or {}).get("volumes") or ()}
+    return (
+        ((volumes.get(VOLUME) or {}).get("secret") or {}).get("secretName"),
+        ((volumes.get(TRUST_VOLUME) or {}).get("configMap") or {}).get("name"),
+    )
 
 
 def _stage(metadata: Mapping[str, Any]) -> TlsStage:

@@ -8,6 +8,9 @@ of an authority that it does not trust yet:
    second one signs, so the certificate is issued again. The first one is trusted still.
 3. After `spread_seconds` all pods show the new certificate. `RETIRE`: the first one is trusted no more.
 
+What was made under a clock that was ahead is made again. That takes the same steps, since it may be this
+clock that is wrong.
+
 Where the Secret of the authority was lost, `MAKE` begins at the second step: those in the ConfigMap stay
 trusted until a new certificate has taken the place of theirs.
 """
@@ -17,8 +20,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from brokerset_operator.model.certificates import Certificate, OwnCertificates
+
+AHEAD: Final = "is not valid yet: it was made under a clock that was ahead"
 
 
 class AuthorityChange(StrEnum):
@@ -87,6 +93,8 @@ def decide_authority(seen: OwnCertificates, wishes: Wishes, now: float) -> Chang
         return ChangeAuthority(AuthorityChange.MAKE, what, valid)
     signing, following = secret.signing, secret.following
     if following is not None:
+        if following.is_ahead(now):
+            return ChangeAuthority(AuthorityChange.PREPARE, f"the next authority {AHEAD}")
         waits = spread(seen, following, wishes, now)
         if waits is None or signing.not_after <= now:
             kept = (signing, *secret.retired)
@@ -101,6 +109,8 @@ def decide_authority(seen: OwnCertificates, wishes: Wishes, now: float) -> Chang
         return WaitUntil(until, "pods read the certificate of the new authority")
     if now >= signing.renewal:
         return ChangeAuthority(AuthorityChange.PREPARE, "the authority is about to expire")
+    if signing.is_ahead(now):
+        return ChangeAuthority(AuthorityChange.PREPARE, f"the authority {AHEAD}")
     if wishes.authority_renewal not in ("", secret.renewal):
         return ChangeAuthority(AuthorityChange.PREPARE, "a new authority was asked for")
     return None
@@ -127,6 +137,7 @@ def spread(seen: OwnCertificates, authority: Certificate, wishes: Wishes, now: f
     since = {each.fingerprint: since for each, since in seen.published}.get(authority.fingerprint)
     if since is None:
         return WaitUntil(None, "the new authority is not in the ConfigMap yet")
+    since = min(since, now)  # a clock was ahead; the ConfigMap is about to say so, too
     if now < since + wishes.spread_seconds:
         return WaitUntil(since + wishes.spread_seconds, "pods and clients read the new authority")
     return None
@@ -144,6 +155,8 @@ def _why_issue(seen: OwnCertificates, signing: Certificate, wishes: Wishes, now:
         return "another authority signs now"
     if now >= secret.shown.renewal:
         return "it is about to expire"
+    if secret.shown.is_ahead(now):
+        return f"it {AHEAD}"
     if wishes.renewal not in ("", secret.renewal):
         return "a new certificate was asked for"
     return ""

@@ -6,6 +6,7 @@ and pods as they are, and the rest of the plan goes on.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from brokerset_operator.model import names
@@ -31,8 +32,8 @@ from brokerset_operator.plan.certificates import (
     decide_certificate,
 )
 from brokerset_operator.plan.facts import Facts
-from brokerset_operator.plan.objects import items, part, time_text
-from brokerset_operator.plan.static import to_send
+from brokerset_operator.plan.objects import items, part, seconds, time_text
+from brokerset_operator.plan.static import delete_unwanted, to_send
 from brokerset_operator.plan.steps import At, Stage, Steps
 from brokerset_operator.resources.certificates import certificate_hosts
 from brokerset_operator.resources.set_facts import facts_of
@@ -40,6 +41,10 @@ from brokerset_spec.set_parts import OwnAuthority
 
 ALARM_SECONDS: Final = 24 * 3600.0
 """How long after the time of its renewal people hear that cert-manager has not renewed a certificate."""
+
+AUTHORITY: Final = "authority"
+ISSUER: Final = "issuerRef"
+"""Sources of certificates in `status.tls`: those that the operator keeps, and cert-manager."""
 
 SAID: Final = {
     AuthorityChange.MAKE: "made an authority",
@@ -53,14 +58,22 @@ SAID: Final = {
 def keep_certificates(facts: Facts) -> Steps:
     """Make, renew and replace the set's own authority and its certificate, one step in a reconcile."""
     own, seen = facts.manifest.spec.tls.authority, facts.observed.certificates
-    if own is None or not isinstance(seen, OwnCertificates) or seen.problem is not None:
+    if own is None or not isinstance(seen, OwnCertificates):
+        return
+    if _leaves_cert_manager(facts):
+        # It would write the Secret that this authority is about to write.
+        name = names.certificate(facts.meta.name)
+        yield steps.GoesOn(reasons.CHANGING_TLS, f"Certificate {name} of cert-manager goes first")
+        return
+    if seen.problem is not None:
         return
     wishes = _wishes(facts)
     decided: Decision | None = decide_authority(seen, wishes, facts.now)
     if not isinstance(decided, ChangeAuthority):
         decided = decide_certificate(seen, wishes, facts.now) or decided
-    # What waits for a certificate waits for this; what runs with one does not stop when it is refused.
-    needed = awaits_certificate(facts) or _lacks_hosts(seen, wishes)
+    # What waits for a certificate waits for this; what runs with one does not stop when it is refused. When
+    # half of the time for a renewal is over, it goes before other steps, of which one may fail each time.
+    needed = awaits_certificate(facts) or _lacks_hosts(seen, wishes) or _alarms(seen, facts.now)
     stage = Stage.OBJECTS if needed else Stage.REFUSABLE
     match decided:
         case ChangeAuthority(change, why):
@@ -94,7 +107,7 @@ def keep_certificates(facts: Facts) -> Steps:
 
 
 def keep_trust(facts: Facts) -> Steps:
-    """Send only what a certificate needs, while the rest of the set waits for that."""
+    """Keep only what a certificate needs, while the rest of the set waits for that."""
     observed = facts.observed
     mine = {
         ("ConfigMap", names.authority(facts.meta.name)),
@@ -110,6 +123,7 @@ def keep_trust(facts: Facts) -> Steps:
             )
             if (send := to_send(manifest, there)) is not None:
                 yield send
+    yield from delete_unwanted(facts, ("Certificate",))
     seen = observed.certificates
     yield steps.Again(steps.WAIT_SECONDS if seen is not None and seen.problem else steps.BUSY_SECONDS)
 
@@ -156,12 +170,15 @@ def awaits_certificate(facts: Facts) -> bool:
 
 
 def tls_status(facts: Facts) -> dict[str, Any]:
-    """`status.tls`: nothing secret, and what was known stays while nothing is."""
+    """`status.tls`: nothing secret, and what was known stays while nothing is.
+
+    The source is `issuerRef` until the Certificate is gone: it is observed for as long.
+    """
+    leaves = _leaves_cert_manager(facts)
     if not _is_kept(facts):
-        return {}
-    tls = facts.manifest.spec.tls
+        return {"tls": {"source": ISSUER}} if leaves else {}
     found: dict[str, Any] = {
-        "source": tls.sources[0],
+        "source": ISSUER if leaves else facts.manifest.spec.tls.sources[0],
         "secretName": certificate_secret(facts.manifest),
     }
     if (trusted := trust_config_map(facts.manifest)) is not None:
@@ -183,6 +200,18 @@ def tls_status(facts: Facts) -> dict[str, Any]:
             if before.get("source") == found["source"]:
                 found |= {key: before[key] for key in ("notAfter", "renewal", "authority") if key in before}
     return {"tls": found}
+
+
+def expiring_unseen(status: Mapping[str, Any], now: float, why: str) -> str | None:
+    """What should have been renewed of a set that is not observed, by what its status last said."""
+    tls = part(status, "tls")
+    if tls.get("source") != AUTHORITY:
+        return None  # cert-manager goes on without us
+    for what, known in (("certificate", tls), ("authority", part(tls, "authority"))):
+        ends, renewal = seconds(known.get("notAfter")), seconds(known.get("renewal"))
+        if ends is not None and renewal is not None and now >= (ends + renewal) / 2:
+            return f"the {what} of the set expires at {time_text(ends)} and is not renewed: {why}"
+    return None
 
 
 def _wishes(facts: Facts) -> Wishes:
@@ -217,6 +246,12 @@ def _is_kept(facts: Facts) -> bool:
     return tls.authority is not None or tls.issuer_ref is not None
 
 
+def _leaves_cert_manager(facts: Facts) -> bool:
+    """Whether there is still a Certificate that the manifest no longer asks for."""
+    there = f"Certificate/{names.certificate(facts.meta.name)}" in facts.observed.other
+    return there and facts.manifest.spec.tls.issuer_ref is None
+
+
 def _lacks_hosts(seen: OwnCertificates, wishes: Wishes) -> bool:
     shown = seen.certificate.shown if seen.certificate is not None else None
     return shown is None or bool(set(wishes.hosts) - shown.names)
@@ -237,25 +272,35 @@ def _times(certificate: Certificate) -> dict[str, str]:
 def _renewal(facts: Facts) -> float | None:
     """When something is to be renewed next."""
     match facts.observed.certificates:
-        case OwnCertificates(authority=authority, certificate=certificate):
-            signing = authority.signing if authority is not None else None
-            shown = certificate.shown if certificate is not None else None
-            return earliest(each.renewal for each in (signing, shown) if each is not None)
+        case OwnCertificates() as own:
+            return earliest(each.renewal for each in _kept_parts(own).values())
         case IssuedCertificate(renewal=renewal):
             return renewal
     return None
+
+
+def _kept_parts(seen: OwnCertificates) -> dict[str, Certificate]:
+    """What pods show and who signs, by what people call it; what is not there is left out."""
+    parts = {
+        "certificate": seen.certificate.shown if seen.certificate is not None else None,
+        "authority": seen.authority.signing if seen.authority is not None else None,
+    }
+    return {what: found for what, found in parts.items() if found is not None}
+
+
+def _alarms(seen: OwnCertificates, now: float) -> bool:
+    """Whether people are warned that something was not renewed in time."""
+    return any(now >= found.alarm for found in _kept_parts(seen).values())
 
 
 def _expiring(facts: Facts) -> str | None:
     """What is about to expire though it should have been renewed, and what to do."""
     seen, now = facts.observed.certificates, facts.now
     if isinstance(seen, OwnCertificates):
-        parts = {
-            "certificate": seen.certificate.shown if seen.certificate is not None else None,
-            "authority": seen.authority.signing if seen.authority is not None else None,
-        }
-        for what, found in parts.items():
-            if found is not None and now >= found.alarm:
+        if seen.problem is not None:
+            return expiring_unseen(facts.observed.status, now, seen.problem.message)
+        for what, found in _kept_parts(seen).items():
+            if now >= found.alarm:
                 return (
                     f"the {what} of the set expires at {time_text(found.not_after)} and is not renewed:"
                     " see the conditions ActionFailed and TlsRefused, and whether the set is paused"

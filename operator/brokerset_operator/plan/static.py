@@ -7,7 +7,7 @@ seen by that alone). What the API server adds by default is no difference.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from brokerset_kube.patches import covers, digest
@@ -36,10 +36,8 @@ def keep_objects(facts: Facts) -> Steps:
     observed = facts.observed
     held = yield from keep_volumes(facts, stateful_sets(facts.objects))
     there = dict(_there(observed))
-    seen = set()
     for manifest in facts.objects:
         kind, name = str(manifest["kind"]), str(part(manifest, "metadata")["name"])
-        seen.add((kind, name))
         if kind == "StatefulSet" and name in held:
             continue
         found = there.get((kind, name))
@@ -52,15 +50,16 @@ def keep_objects(facts: Facts) -> Steps:
         if found is None and kind not in OTHERS and (inner := closed(manifest)) is not None:
             yield ApplyObject(with_mark(inner))
         yield At(Stage.REFUSABLE, send)
-    for (kind, name), found in there.items():
-        # StatefulSets, and claims, are never deleted by this.
-        if (
-            kind in API_VERSIONS.keys() - {"StatefulSet"}
-            and (kind, name) not in seen
-            and _may_go(facts, found)
-        ):
-            meta = part(found, "metadata")
-            uid = meta.get("uid")
+    # StatefulSets, and claims, are never deleted by this.
+    yield from delete_unwanted(facts, API_VERSIONS.keys() - {"StatefulSet"})
+
+
+def delete_unwanted(facts: Facts, of_kinds: Collection[str]) -> Steps:
+    """Delete the set's own objects of some kinds that it is not to have."""
+    wanted = {(str(each["kind"]), str(part(each, "metadata")["name"])) for each in facts.objects}
+    for (kind, name), found in _there(facts.observed):
+        if kind in of_kinds and (kind, name) not in wanted and _may_go(facts, found):
+            uid = part(found, "metadata").get("uid")
             ref = ObjectRef(
                 str(found.get("apiVersion") or API_VERSIONS[kind]), kind, name, str(uid) if uid else None
             )

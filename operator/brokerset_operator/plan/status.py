@@ -14,7 +14,7 @@ from brokerset_operator.plan.conditions import condition
 from brokerset_operator.plan.controllers import lost_majority, retained_text
 from brokerset_operator.plan.external import external_access, external_status
 from brokerset_operator.plan.facts import ALIVE, Broker, ControllerFacts, Facts, GroupFacts
-from brokerset_operator.plan.keeping_certificates import tls_status
+from brokerset_operator.plan.keeping_certificates import expiring_unseen, tls_status
 from brokerset_operator.plan.objects import items
 from brokerset_operator.plan.problems import failing, group_problem, is_being_created, trouble
 from brokerset_operator.plan.workflow import write_workflow
@@ -107,6 +107,9 @@ def invalid_status(observed: Observed, reason: str, message: str) -> dict[str, A
     }
     until = "the manifest is corrected" if reason == reasons.INVALID_SPEC else "that is done"
     verdicts[reasons.PROGRESSING] = (False, reason, f"nothing is changed until {until}")
+    why = "the manifest is invalid; correct it, as the condition Ready says"
+    if (late := expiring_unseen(observed.status, observed.now, why)) is not None:
+        verdicts[reasons.CERTIFICATE_EXPIRING] = (True, reasons.NOT_RENEWED, late)
     found = {
         **observed.status,
         "observedGeneration": observed.meta.generation,

@@ -45,7 +45,7 @@ def certificate_hosts(
             f"{names.master_service(facts.name, index)}.{space}",
             f"*.{names.group_set(facts.name, index)}.{space}",
         }
-    return tuple(sorted(found | _hosts_outside(facts, external)))
+    return tuple(sorted(found | set(map(_canonical, _hosts_outside(facts, external)))))
 
 
 def authorities_object(facts: SetFacts, observed: Observed) -> NewObject | None:
@@ -60,7 +60,10 @@ def authorities_object(facts: SetFacts, observed: Observed) -> NewObject | None:
         return None
     since = {each.fingerprint: time for each, time in seen.published}
     times = ((each.fingerprint, since.get(each.fingerprint)) for each in seen.trusted)
-    text = ",".join(f"{of}={int(observed.now if time is None else time)}" for of, time in times)
+    # A time that is not yet was written under a clock that was ahead: it begins again.
+    text = ",".join(
+        f"{of}={int(min(observed.now if time is None else time, observed.now))}" for of, time in times
+    )
     found = facts.an_object(
         "ConfigMap", name, data={AUTHORITIES_FILE: "".join(each.pem for each in seen.trusted)}
     )
@@ -102,6 +105,11 @@ def is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _canonical(host: str) -> str:
+    """A host as a certificate has it: one IPv6 address can be written in many ways."""
+    return str(ipaddress.ip_address(host)) if is_address(host) else host
 
 
 def _issuer(issuer: IssuerRef) -> Mapping[str, str]:

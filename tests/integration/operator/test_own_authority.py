@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,110 +13,23 @@ from structlog.testing import capture_logs
 
 from brokerset_kube.client import KubeClient
 from brokerset_kube.credentials import Access
-from brokerset_operator.apply import Means
 from brokerset_operator.certificates_view import secret_versions
-from brokerset_operator.events import Events
 from brokerset_operator.model.actions import Plan
-from brokerset_operator.model.observed import Observed, Operator
-from brokerset_operator.observe import ClusterFacts
-from brokerset_operator.plan.deciding import plan
-from brokerset_operator.quiescence import QuiescentSets, renewal_in
-from brokerset_operator.reconcile_queue import Key, RetryAfter
-from brokerset_operator.set_reconciler import SET, SetReconciler
+from brokerset_operator.model.observed import Observed
+from brokerset_operator.quiescence import renewal_in
+from brokerset_rig.certificate_cluster import (
+    DAY_MS,
+    ISSUED,
+    SERVER_NAME,
+    SPREAD_MS,
+    Cluster,
+    cluster,
+    issue,
+    wants_authority,
+)
 from brokerset_rig.fake_kube import FakeKube, Fault
-from brokerset_rig.operator_parts import NAMESPACE, broker_set, condition
-from brokerset_runtime.clock import ManualClock
+from brokerset_rig.operator_parts import NAMESPACE, condition
 from brokerset_runtime.tls import trust_of
-
-KEY = Key(SET, NAMESPACE, "orders")
-DAY_MS = 86_400_000
-SPREAD_MS = 300_000
-ENFORCING = {"tls": {"authority": {}, "mode": "enforcing"}, "groups": 1, "replicas": 2}
-SERVER_NAME = "orders-namesrv.shop.svc"
-
-
-class Cluster:
-    """A fake API server, and the operator's reconciles of the set `orders`."""
-
-    def __init__(self, kube: FakeKube, client: KubeClient) -> None:
-        self.kube, self.clock = kube, ManualClock(1_790_000_000_000)
-        self.plans: list[Plan] = []
-        facts = ClusterFacts(client, self.clock)
-        means = Means(
-            client=client, events=Events(client, self.clock, "tester"), clock=self.clock, leads=lambda: True
-        )
-        self.quiescent = QuiescentSets(self.clock, lambda: True, facts.optional_kinds)
-        self.reconciler = SetReconciler(
-            means,
-            facts,
-            Operator(image="brokerset:1"),
-            self._plan,
-            300.0,
-            lambda _, __: None,
-            lambda _, __: None,
-            self.quiescent,
-        )
-
-    def _plan(self, observed: Observed) -> Plan:
-        self.plans.append(plan(observed))
-        return self.plans[-1]
-
-    async def reconcile(self, times: int = 4) -> None:
-        """As often as a step leads to another one at once."""
-        for _ in range(times):
-            try:
-                await self.reconciler.reconcile(KEY)
-            except RetryAfter:
-                continue
-
-    async def after(self, ms: int) -> None:
-        """Reconciles later."""
-        self.clock.advance(ms)
-        await self.reconcile()
-
-    def create(self, **spec: Any) -> None:
-        self.kube.put(broker_set(**spec))
-
-    def change(self, **annotations: str) -> None:
-        def edit(live: dict[str, Any]) -> None:
-            live["metadata"].setdefault("annotations", {}).update(
-                {f"brokerset.io/{name.replace('_', '-')}": value for name, value in annotations.items()}
-            )
-
-        self.kube.change("brokersets", "orders", NAMESPACE, edit)
-
-    def live(self) -> dict[str, Any]:
-        found = self.kube.get("brokersets", "orders", NAMESPACE)
-        assert found is not None
-        return found
-
-    def entries(self, secret: str) -> dict[str, bytes]:
-        found = self.kube.get("secrets", secret, NAMESPACE)
-        assert found is not None, f"no Secret {secret}"
-        return {name: base64.b64decode(text) for name, text in found["data"].items()}
-
-    @property
-    def shown(self) -> x509.Certificate:
-        return x509.load_pem_x509_certificate(self.entries("orders-certificate")["tls.crt"])
-
-    @property
-    def trusted(self) -> list[x509.Certificate]:
-        found = self.kube.get("configmaps", "orders-authority", NAMESPACE)
-        assert found is not None, "no ConfigMap"
-        return x509.load_pem_x509_certificates(found["data"]["ca.crt"].encode())
-
-    @property
-    def signer(self) -> x509.Certificate:
-        """Who of those that are trusted has signed the certificate."""
-        return next(each for each in self.trusted if each.subject == self.shown.issuer)
-
-
-@asynccontextmanager
-async def cluster(**spec: Any) -> AsyncIterator[Cluster]:
-    async with FakeKube() as kube, KubeClient(Access(kube.url), manager="tester") as client:
-        found = Cluster(kube, client)
-        found.create(**(spec or ENFORCING))
-        yield found
 
 
 def hosts(certificate: x509.Certificate) -> set[str]:
@@ -271,7 +182,7 @@ async def test_a_secret_that_somebody_deletes_is_made_again(gone: tuple[str, ...
 
 
 async def test_a_quiescent_set_is_observed_again_when_a_secret_is_gone() -> None:
-    """Secrets are not watched; each regular reconcile compares their versions."""
+    """Secrets are not watched; regular reconciles compare their versions once in an hour."""
     async with cluster() as found:
         await found.reconcile()
         async with KubeClient(Access(found.kube.url), manager="tester") as client:
@@ -438,9 +349,6 @@ async def test_two_operators_do_not_mix_what_they_write() -> None:
         assert found.shown != before
 
 
-ISSUED = {"tls": {"issuerRef": {"name": "companys"}}, "groups": 1, "replicas": 2}
-
-
 async def test_a_set_with_an_issuer_gets_pods_when_cert_manager_has_issued() -> None:
     """Its Certificate belongs to the set; times and failures are cert-manager's own words."""
     async with cluster(**ISSUED) as found:
@@ -449,14 +357,14 @@ async def test_a_set_with_an_issuer_gets_pods_when_cert_manager_has_issued() -> 
         assert certificate is not None
         assert certificate["metadata"]["ownerReferences"][0]["name"] == "orders"
         assert found.kube.get("statefulsets", "orders-0", NAMESPACE) is None
-        _issue(found, "False", "Issuing", "issuer companys is not there")
+        issue(found, "False", "Issuing", "issuer companys is not there")
         await found.reconcile()
         waits = condition(found.live(), "TlsRefused")
         assert waits is not None
         assert (waits["reason"], "issuer companys is not there" in waits["message"]) == ("NotIssued", True)
 
         times = {"notAfter": "2026-12-20T00:00:00Z", "renewalTime": "2026-11-20T00:00:00Z"}
-        _issue(found, "True", "Ready", "up to date", **times)
+        issue(found, "True", "Ready", "up to date", **times)
         await found.reconcile()
 
         assert condition(found.live(), "TlsRefused") is None
@@ -521,7 +429,7 @@ async def test_a_plain_set_stays_plain_until_there_is_a_certificate() -> None:
         await found.reconcile()
         before = found.kube.get("statefulsets", "orders-0", NAMESPACE)
         found.kube.faults.append(Fault("get", "secrets", code=403, times=1000))
-        found.kube.change("brokersets", "orders", NAMESPACE, _wants_authority)
+        found.kube.change("brokersets", "orders", NAMESPACE, wants_authority)
 
         await found.reconcile()
         assert found.kube.get("statefulsets", "orders-0", NAMESPACE) == before
@@ -538,14 +446,14 @@ async def test_from_cert_manager_to_an_authority_pods_stay_until_the_name_of_the
     """Both have the Secret under one name, and cert-manager leaves its own behind."""
     async with cluster(**ISSUED) as found:
         await found.reconcile()
-        _issue(found, "True", "Ready", "up to date")
+        issue(found, "True", "Ready", "up to date")
         secret = {"apiVersion": "v1", "kind": "Secret", "data": {}}
         secret["metadata"] = {"name": "orders-certificate", "namespace": NAMESPACE}
         found.kube.put(secret)
         await found.reconcile()
         before = found.kube.get("statefulsets", "orders-0", NAMESPACE)
         assert before is not None
-        found.kube.change("brokersets", "orders", NAMESPACE, _wants_authority)
+        found.kube.change("brokersets", "orders", NAMESPACE, wants_authority)
 
         await found.reconcile()
         refused = condition(found.live(), "TlsRefused")
@@ -573,20 +481,6 @@ async def test_an_authority_is_not_exchanged_while_pods_trust_it_alone() -> None
         assert ready["reason"] == "InvalidSpec"
         assert "mode: permissive" in ready["message"]
         assert len(found.trusted) == 1
-
-
-def _wants_authority(live: dict[str, Any]) -> None:
-    live["spec"]["tls"] = {"authority": {}}
-
-
-def _issue(found: Cluster, status: str, reason: str, message: str, **times: str) -> None:
-    """What cert-manager writes into the status of the Certificate."""
-    ready = {"type": "Ready", "status": status, "reason": reason, "message": message}
-
-    def edit(live: dict[str, Any]) -> None:
-        live["status"] = {"conditions": [ready], **times}
-
-    found.kube.change("certificates", "orders-certificate", NAMESPACE, edit)
 
 
 def _real_ms() -> int:

@@ -9,6 +9,7 @@ from itertools import count
 import pytest
 
 from brokerset_operator.model.certificates import (
+    CLOCK_SKEW_SECONDS,
     AuthoritySecret,
     Certificate,
     CertificateSecret,
@@ -23,6 +24,7 @@ from brokerset_operator.plan.certificates import (
     decide_authority,
     decide_certificate,
 )
+from brokerset_runtime.tls.authority import CLOCK_SKEW
 
 DAY = 86_400.0
 SPREAD = 300.0
@@ -82,7 +84,9 @@ class World:
             )
         trusted = {each.fingerprint: each for each in self.seen().trusted}
         since = {name: at for name, (_, at) in self.published.items()}
-        self.published = {name: (each, since.get(name, self.now)) for name, each in trusted.items()}
+        self.published = {
+            name: (each, min(since.get(name, self.now), self.now)) for name, each in trusted.items()
+        }
         signed_by = self.certificate.signed_by if self.certificate else ""
         self.history.append((self.now, signed_by or "", frozenset(trusted)))
 
@@ -239,6 +243,51 @@ def test_a_config_map_that_was_deleted_starts_the_time_again() -> None:
 
     assert isinstance(decided, WaitUntil)
     assert decided.time is None
+
+
+def set_back(world: World, days: float) -> None:
+    """The clock is set right, which was ahead; what pods have read stays."""
+    world.now -= days * DAY
+    world.history = [(world.now, signed_by, trusted) for _, signed_by, trusted in world.history]
+    world.done.clear()
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("after", [0, SPREAD / 2, SPREAD * 1.5, SPREAD * 5])
+def test_what_was_made_under_a_clock_that_was_ahead_is_made_again(seed: int, after: float) -> None:
+    """Nobody takes it before its time; at each moment of an exchange nobody meets what it does not trust."""
+    world = begun(seed)
+    world.now += 400 * DAY
+    world.wishes = replace(WISHES, authority_renewal="now")
+    world.run(after, 20)
+    world.reconcile()
+    set_back(world, 400)
+
+    world.run(SPREAD * 6, 20)
+
+    seen = world.seen()
+    assert seen.authority is not None
+    assert seen.authority.signing is not None
+    assert seen.certificate is not None
+    assert seen.certificate.shown is not None
+    assert seen.authority.signing.made <= world.now
+    assert seen.certificate.shown.made <= world.now
+    assert seen.usable
+    assert len(world.published) == 1
+    done = len(world.done)
+    world.run(DAY, 3600)
+    assert len(world.done) == done
+
+
+def test_a_clock_that_is_a_little_behind_changes_nothing() -> None:
+    """A certificate is good from an hour before it is made, and is left alone for as long."""
+    world = begun()
+    set_back(world, 1 / 24)
+
+    world.run(SPREAD, 20)
+
+    assert world.done == []
+    assert CLOCK_SKEW.total_seconds() == CLOCK_SKEW_SECONDS
 
 
 def test_an_authority_that_has_expired_waits_for_nobody() -> None:

@@ -18,7 +18,12 @@ from brokerset_operator.ledger_view import Member
 from brokerset_operator.model.certificates import AuthoritySecret, CertificateSecret, OwnCertificates
 from brokerset_operator.model.observed import Controllers, Meta, Observed, Operator
 from brokerset_operator.observe import Seen
-from brokerset_operator.quiescence import COMPLETE_SECONDS, COMPLETE_SPREAD, QuiescentSets
+from brokerset_operator.quiescence import (
+    COMPLETE_SECONDS,
+    COMPLETE_SPREAD,
+    SECRETS_SECONDS,
+    QuiescentSets,
+)
 from brokerset_operator.reconcile_queue import Key
 from brokerset_protocol.bodies.controllers import GroupState, ReplicaState
 from brokerset_runtime.clock import SystemClock
@@ -64,6 +69,7 @@ class Bench:
             self.clock, lambda: self.watching, self._kinds, random.Random(1), self._versions
         )
         self.secrets: dict[str, str] = {}
+        self.secrets_read = 0
         self.during: Callable[[], None] = lambda: None
 
         async def observe(addresses: Any, tls: object = None) -> ControllersView:
@@ -83,6 +89,7 @@ class Bench:
 
     async def _versions(self, namespace: str, names: Iterable[str]) -> Mapping[str, str]:
         assert namespace == "shop"
+        self.secrets_read += 1
         return {name: self.secrets[name] for name in names if name in self.secrets}
 
     def observed(
@@ -310,14 +317,29 @@ OWN = OwnCertificates(
     ],
 )
 def test_a_secret_that_is_changed_or_deleted_asks_for_one(bench: Bench, now: dict[str, str]) -> None:
-    """Secrets are not watched, so their versions are compared in each regular reconcile."""
+    """Secrets are not watched, so their versions are compared, once in `SECRETS_SECONDS`."""
     bench.secrets = {"orders-authority": "5", "orders-certificate": "6"}
     bench.observed(certificates=OWN)
-    assert bench.quiescent()
+    for _ in range(2):
+        bench.clock.now += SECRETS_SECONDS
+        assert bench.quiescent()
 
     bench.secrets = now
+    bench.clock.now += SECRETS_SECONDS
 
     assert not bench.quiescent()
+
+
+def test_secrets_are_not_read_in_each_regular_reconcile(bench: Bench) -> None:
+    """Twelve of them in an hour, with two requests each, would be the most that an idle set asks for."""
+    bench.secrets = {"orders-authority": "5", "orders-certificate": "6"}
+    bench.observed(certificates=OWN)
+
+    for _ in range(24):
+        bench.clock.now += SECRETS_SECONDS / 12
+        assert bench.quiescent()
+
+    assert bench.secrets_read == 2
 
 
 def test_the_time_of_a_renewal_asks_for_one(bench: Bench) -> None:
