@@ -267,7 +267,6 @@ class DeferredGroupChecker(DeferredChecker):
         node, leader = leaders[0]
         for place in self.acked:
             self._has(node, leader, place)
-        self._delayed_are_delivered(leader.store.log.min_offset)
         wanted = leader.store.max_offset, ends_of_queues(leader)
         for other, broker in parts:
             self._metadata(other, broker)
@@ -275,6 +274,7 @@ class DeferredGroupChecker(DeferredChecker):
             ends = self.end_of(broker), ends_of_queues(broker)
             if ends != wanted:
                 raise Violation(SAME, f"{other.name} ends at {ends}, {node.name} at {wanted}")
+        self._delayed_are_delivered(leader.store.log.min_offset)  # what came last is examined by now
         self.transactions.settled()
         self.timers.settled()
         self._progress(node, leader)
