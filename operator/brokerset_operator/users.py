@@ -333,12 +333,18 @@ class UserReconciler:
         groups = await self._groups_of(broker_set, view, name)
         if not self.means.leads():
             raise NotLeading("this operator leads no more")
+        problems = []
         async with UserRequests(view.connecting) as requests:
-            for group, state in groups.items():
+            for group, state in groups.items():  # one that cannot be asked keeps nobody's user elsewhere
                 master = master_address(state)
-                if master is None:
-                    raise BrokerSilent(f"{group} has no living master, so {name} cannot be deleted yet")
-                await requests.delete(master, name)
+                try:
+                    if master is None:
+                        raise BrokerSilent(f"{group} has no living master, so {name} cannot be deleted yet")
+                    await requests.delete(master, name)
+                except (BrokerSilent, UserRefused) as error:
+                    problems.append(str(error))
+        if problems:
+            raise BrokerSilent("; ".join(problems))
         log.info("user deleted", user=name, set=f"{key.namespace}/{set_name}")
 
     async def _groups_of(

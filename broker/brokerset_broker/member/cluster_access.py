@@ -134,10 +134,12 @@ class ClusterAccess:
             if answer.code != ResponseCode.SUCCESS:
                 raise Rejected(answer.code, answer.remark or "")
             version = ChangeAccessResponse.from_ext(answer.ext).access_version
+            if self._table.version == version:
+                return
             for _ in range(TAKEN_TRIES):
-                if self._table.version >= version:
-                    return
                 await self._take()
+                if self._table.version and self._heard == self._table.version:
+                    return  # asked for after the change; versions have no order, as clocks are set back
         except NoAnswer as error:
             raise Rejected(
                 ResponseCode.SYSTEM_BUSY,
@@ -190,8 +192,14 @@ class ClusterAccess:
         return GetAccessResponse.from_ext(answer.ext), answer.body
 
     async def _give(self, version: int) -> bool:
-        """As a master, say what the group has, if that matters; whether it was said."""
+        """As a master, say what the group has, if that matters; whether it was said.
+
+        A copy of what controllers had before they lost everything is no group's own: where another group has
+        given one, users that were deleted since would come back with this one.
+        """
         master, book = self._mastership(), self._table.book
+        if version and self._table.version:
+            book = AccessBook()
         if master is None or not (version or book.users or book.acls):
             return False
         header = AdoptAccess(broker_name=self._broker_name, broker_id=master[0], master_epoch=master[1])

@@ -176,6 +176,35 @@ async def test_controllers_that_lost_everything_get_it_from_masters_alone() -> N
     assert (table.version, set(table.book.users)) == (1, {"app"})
 
 
+async def test_a_copy_of_lost_users_brings_back_nobody_that_was_deleted_since() -> None:
+    """Another group has given the same copy before, and somebody was deleted then."""
+    leader = Leader()
+    leader.put(app="k")
+    access, table = broker(leader)
+    table.take_from_controllers(900, AccessBook({"app": User("app", "k"), "gone": User("gone", "k")}))
+    access.version_heard(leader.version)
+
+    assert await access.has_users()
+
+    assert leader.adopted
+    assert set(leader.book.users) == set(table.book.users) == {"app"}
+
+
+async def test_a_change_is_here_when_it_is_answered_though_versions_went_back() -> None:
+    """The controllers lost everything, and their clock was set back; the broker has a higher version."""
+    leader = Leader()
+    leader.adopted = True
+    leader.put(app="k")
+    access, table = broker(leader)
+    table.take_from_controllers(900, AccessBook({"app": User("app", "k")}))
+    access.version_heard(leader.version)
+    command = Command(RequestCode.AUTH_DELETE_USER, {"username": "app"})
+
+    await access.change(command, by_super=True)
+
+    assert (table.version, "app" in table.book.users) == (leader.version, False)
+
+
 async def test_a_change_is_passed_on_and_here_when_it_is_answered() -> None:
     """With who sent it, and without that one's signature."""
     leader = Leader()
