@@ -7,6 +7,7 @@ import base64
 import json
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from brokerset_operator.model import names
 from brokerset_operator.reconcile_queue import GONE, Key, RetryAfter
 from brokerset_operator.user_requests import UserRequests
 from brokerset_operator.users import FINALIZER, USER, UserReconciler
+from brokerset_protocol.bodies.controllers import GroupState
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.headers.send import SendMessageV2
@@ -306,6 +308,34 @@ def test_a_deleted_user_is_let_in_no_more(tmp_path: Path) -> None:
             found.delete("other")
             await found.reconcile("other")
             assert found.kube.get("users", "other", NAMESPACE) is None
+
+    run(work())
+
+
+def test_a_deleted_user_goes_from_each_group_that_has_a_master(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One without a master, which comes first here, keeps the object and nobody's rights elsewhere."""
+    groups_of = UserReconciler._groups_of
+
+    async def with_another(self: UserReconciler, *given: Any) -> dict[str, GroupState]:
+        found = await groups_of(self, *given)
+        state = found["orders-0"]
+        return {"orders-": replace(state, broker_name="orders-", master_id=None), **found}
+
+    async def work() -> None:
+        async with bench(tmp_path) as found:
+            found.kube.put(user())
+            await found.reconcile()
+            made = found.made()
+            monkeypatch.setattr(UserReconciler, "_groups_of", with_another)
+            found.delete()
+
+            with pytest.raises(RetryAfter, match="orders- has no living master"):
+                await found.reconcile()
+
+            assert await found.send(made) == ResponseCode.NO_PERMISSION
+            assert found.ready() == ("False", "DeletionWaits")
 
     run(work())
 
