@@ -202,6 +202,8 @@ class Broker:
                 await close_old_log(self.settings, self.clock)
             self._build()
             self._part = await self._take_part(group_socket)
+            if (forwarder := self._part.forwarder) is not None:
+                forwarder.on_denied = self.access_control.count_refusal
             served = self._handlers()
             self._server = RemotingServer(
                 self.part.handlers(served, self._guard()),

@@ -37,7 +37,13 @@ from brokerset_acl.signatures import (
     way_signature,
 )
 from brokerset_acl.users import User, UserStatus
-from brokerset_broker.requests.request_classes import BORN_HOST, FORWARDED, forwarded_peer, is_forwarded
+from brokerset_broker.requests.request_classes import (
+    BORN_HOST,
+    DENIED,
+    FORWARDED,
+    forwarded_peer,
+    is_forwarded,
+)
 from brokerset_broker.tables.channels import Channel
 from brokerset_formats.names import DERIVED_TOPIC_SIZE_MAX, is_retry_topic
 from brokerset_formats.records import Record
@@ -88,6 +94,10 @@ OnSend = Callable[[User, str, str], None]
 
 OnPull = Callable[[User, str, str, str], None]
 """Gets user, group, topic and address of a pull that was let through."""
+
+
+class Denied(Rejected):
+    """Access control refused a request."""
 
 
 class AccessControl:
@@ -177,12 +187,26 @@ class AccessControl:
         need = topic_need(topic, (Action.PUB,))
         return refusal(user, self.accounts.acl(user.username), [need], channel.peer[0]) is None
 
+    def count_refusal(self, connection: Connection) -> None:
+        """One more that was refused elsewhere, to where it was passed on."""
+        self._bound.count(connection)
+
     # -- checks -------------------------------------------------------------------------------------------
 
     def _checked(self, handler: Handler, connection: Connection, command: Command) -> Reply:
+        if not is_forwarded(command.ext):
+            self._check(connection, command)
+            return handler(connection, command)
+        self._check_forwarder(connection, command)
+        try:
+            self._check(connection, command)
+            return handler(connection, command)
+        except Denied as denied:
+            return command.reply(denied.code, denied.remark, ext={DENIED: "1"})
+
+    def _check(self, connection: Connection, command: Command) -> None:
+        """Raises `Rejected`."""
         user = None
-        if is_forwarded(command.ext):
-            self._check_forwarder(connection, command)
         if ACCESS_KEY in command.ext or command.code not in self._unsigned:
             user = self._authenticated(connection, command)
         if self._authorizes and command.code not in self._unlimited and not (user and user.is_super):
@@ -197,7 +221,6 @@ class AccessControl:
             self._users[connection] = user.username
         if self._keeps and user is not None:
             self._remember(connection, command, user)
-        return handler(connection, command)
 
     def _remember(self, connection: Connection, command: Command, user: User) -> None:
         ext, code, source = command.ext, command.code, connection.peer[0]
@@ -251,13 +274,12 @@ class AccessControl:
         if text is not None:
             raise self._refused("authorization", connection, command, text)
 
-    def _refused(self, kind: str, connection: Connection, command: Command, text: str) -> Rejected:
+    def _refused(self, kind: str, connection: Connection, command: Command, text: str) -> Denied:
         """Count and log a refusal, with no more lines than a log can bear."""
         self.denied[kind] += 1
+        # The connection of a broker that passes requests on is many clients': it counts them itself.
         if text == UNPROVEN or not is_forwarded(command.ext):
-            self._bound.count(
-                connection
-            )  # the connection of a broker that passes requests on is many clients'
+            self._bound.count(connection)
         suppressed = self._throttle.admit(asyncio.get_running_loop().time())
         if suppressed is not None:
             log.warning(
@@ -269,7 +291,7 @@ class AccessControl:
                 reason=text,
                 suppressed=suppressed,
             )
-        return Rejected(ResponseCode.NO_PERMISSION, text)
+        return Denied(ResponseCode.NO_PERMISSION, text)
 
 
 def broker_sign(settings: BrokerSettings) -> Sign | None:
