@@ -8,6 +8,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final, Protocol
 
+from brokerset_runtime.tls.transport import TlsTransport
+
 TRUSTS_MAX: Final = 64
 """Texts whose certificates are remembered: reading them takes about a millisecond."""
 
@@ -31,6 +33,9 @@ class ClientTls(Protocol):
     def member_authorities(self) -> Path | None:
         """Who signs certificates of members; for errors."""
 
+    def admit(self, transport: TlsTransport) -> str | None:
+        """Why a server that OpenSSL has let pass is refused, by what it has shown; None: it is not."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServerTrust:
@@ -40,6 +45,10 @@ class ServerTrust:
     server_name: str
     client_of_members: None = None
     member_authorities: None = None
+
+    def admit(self, transport: TlsTransport) -> str | None:
+        """Nobody is refused: it has no lists."""
+        return None
 
 
 @lru_cache(maxsize=TRUSTS_MAX)
