@@ -71,7 +71,7 @@ async def connect(
                 await loop.create_connection(lambda: connection, host, port)
             else:
                 assert tls is not None, "it has the context"
-                await connect_tls(context, connection, host, port, server_name=tls.server_name)
+                await connect_tls(tls, context, connection, host, port)
     except TlsError as error:
         raise ConnectionClosed(f"cannot connect to {address} by TLS: {error}") from None
     except TimeoutError:

@@ -103,6 +103,7 @@ class Arrivals:
             self._serving(),
             on_opened=arrival.end,
             on_failed=arrival.failed,
+            admit=self._tls.admit,
         )
 
     def _context(self) -> ssl.SSLContext | None:

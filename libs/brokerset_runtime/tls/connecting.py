@@ -12,11 +12,12 @@ from brokerset_runtime.tls.transport import TlsTransport
 
 
 async def connect_tls(
-    context: ssl.SSLContext, above: asyncio.Protocol, host: str, port: int, *, server_name: str | None = None
+    tls: ClientTls, context: ssl.SSLContext, above: asyncio.Protocol, host: str, port: int
 ) -> None:
     """Connect to `host:port`, and let `above` use it as soon as the two ends have agreed.
 
-    The certificate of the server must be for `server_name`, else for `host`, if the context checks names. A
+    `context` is one of `tls`. The certificate of the server must be for its `server_name`, else for `host`,
+    if the context checks names, and `tls` must admit it. A
     server that asks for certificates may still refuse ours afterwards: then the connection is lost. Raises
     `TlsError`, `OSError`.
     """
@@ -31,9 +32,13 @@ async def connect_tls(
         if not agreed.done():
             agreed.set_exception(TlsError(reason))
 
-    name = (server_name or host).removesuffix(".")  # no certificate has the dot
+    name = (tls.server_name or host).removesuffix(".")  # no certificate has the dot
     layer = TlsTransport(
-        TlsSession(context, server_side=False, server_name=name), above, on_opened=opened, on_failed=failed
+        TlsSession(context, server_side=False, server_name=name),
+        above,
+        on_opened=opened,
+        on_failed=failed,
+        admit=tls.admit,
     )
     await loop.create_connection(lambda: layer, host, port)
     try:
@@ -55,7 +60,7 @@ async def connect_member(tls: ClientTls, above: asyncio.Protocol, host: str, por
         await asyncio.get_running_loop().create_connection(lambda: above, host, port)
         return
     try:
-        await connect_tls(context, above, host, port, server_name=tls.server_name)
+        await connect_tls(tls, context, above, host, port)
     except TlsError as error:
         raise TlsError(
             f"{error}; members are whom {tls.member_authorities} has signed: give that process such a"

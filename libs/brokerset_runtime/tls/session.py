@@ -6,10 +6,17 @@ import ssl
 from contextlib import suppress
 from typing import Final
 
-from brokerset_runtime.tls.shown_certificates import shown_subject
+from brokerset_runtime.tls.shown_certificates import shown_name, shown_subject
 
 RECORD_BYTES: Final = 64 * 1024
 """Asked for at a time: more than one record holds."""
+
+
+REVOKED: Final = 23
+"""Certificate revoked; this and the next are codes of `X509_verify_cert_error_string` (X509_V_ERR_…)."""
+
+NO_LIST: Final = 3
+LIST_EXPIRED: Final = 12
 
 
 class TlsError(ConnectionError):
@@ -88,18 +95,28 @@ class TlsSession:
         """Whose certificate the client of a port of members has shown, verified or not."""
         return shown_subject(self._object)
 
+    def shown_certificate(self) -> bytes | None:
+        """What the other end has shown and OpenSSL has taken, in DER; of sessions that have agreed."""
+        return self._object.getpeercert(binary_form=True)
+
     def _agree(self) -> bool:
         try:
             self._object.do_handshake()
         except ssl.SSLWantReadError:
             return False
         except ssl.SSLError as error:
-            raise TlsError(reason(error)) from None
+            raise TlsError(self._reason(error)) from None
         self.established = True
         early, self._early = self._early, []
         for data in early:
             self.write(data)
         return True
+
+    def _reason(self, error: ssl.SSLError) -> str:
+        why = reason(error)
+        if not isinstance(error, ssl.SSLCertVerificationError) or error.verify_code != REVOKED:
+            return why
+        return f"{why}: {shown_name(self._object) or 'unknown'}"
 
 
 _REASONS: Final = {
@@ -109,6 +126,7 @@ _REASONS: Final = {
     "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the other end says that our certificate has expired",
     "SSLV3_ALERT_BAD_CERTIFICATE": "the other end refuses our certificate",
     "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the other end refuses our certificate",
+    "SSLV3_ALERT_CERTIFICATE_REVOKED": "the other end says that our certificate is revoked",
     "WRONG_VERSION_NUMBER": "the other end does not speak TLS",
     "HTTP_REQUEST": "the other end does not speak TLS",
     "UNSUPPORTED_PROTOCOL": "the other end speaks older versions of TLS only",
@@ -118,9 +136,16 @@ _REASONS: Final = {
 }
 
 
+_ADVICE: Final = {
+    NO_LIST: " (its authority, or one above it, has no list in the file of crlPath)",
+    LIST_EXPIRED: " (the list of its authority in the file of crlPath: put a newer one there)",
+}
+
+
 def reason(error: ssl.SSLError) -> str:
     """Why TLS failed, as who runs the processes can use it."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the other end's certificate is refused: {error.verify_message.rstrip('.')}"
+        advice = _ADVICE.get(error.verify_code, "")
+        return f"the other end's certificate is refused: {error.verify_message.rstrip('.')}{advice}"
     name = error.reason or ""
     return _REASONS.get(name, f"TLS failed: {name.lower().replace('_', ' ') or error}")

@@ -19,10 +19,15 @@ from brokerset_sim.kubernetes_worlds import act, condition, decide, is_done, set
 NAMES = {"secretName": "orders-tls", "trustConfigMap": "orders-authorities"}
 ENFORCING = {**NAMES, "mode": "enforcing"}
 PERMISSIVE = {**NAMES, "mode": "permissive"}
-SECONDS_MAX = 600
+OWN = {"authority": {}, "mode": "enforcing"}
+NOT_ASKED = {**OWN, "clients": {"trustConfigMap": "shop-clients"}}
+OPTIONAL = {**OWN, "clients": {"trustConfigMap": "shop-clients", "mode": "optional"}}
+REQUIRED = {**OWN, "clients": {"trustConfigMap": "shop-clients", "mode": "require"}}
+SECONDS_MAX = 1200
 
-CONNECTS_BY_TLS = {TlsStage.CONNECTING, TlsStage.ENFORCING}
-TAKES_TLS = {TlsStage.ACCEPTING, TlsStage.CONNECTING, TlsStage.ENFORCING}
+SHOWS_ITSELF = {TlsStage.ASKING, TlsStage.REQUIRING}
+CONNECTS_BY_TLS = {TlsStage.CONNECTING, TlsStage.ENFORCING, *SHOWS_ITSELF}
+TAKES_TLS = {TlsStage.ACCEPTING, *CONNECTS_BY_TLS}
 TAKES_PLAIN = {TlsStage.SERVING, TlsStage.ACCEPTING, TlsStage.CONNECTING}
 """What `resources/tls_files` makes of the stages; of all ports, those of members too."""
 
@@ -40,6 +45,9 @@ def check(world: Kubernetes) -> None:
     for server in found:
         for client_by_tls in (by_tls, *(stage in CONNECTS_BY_TLS for stage in found)):
             assert server in (TAKES_TLS if client_by_tls else TAKES_PLAIN), (found, by_tls)
+        if server is TlsStage.REQUIRING:
+            assert set(found) <= SHOWS_ITSELF, found
+            assert world.manifest.spec.tls.clients is not None, "by which the operator shows itself"
 
 
 def carried_on(world: Kubernetes, seconds_max: int = SECONDS_MAX) -> list[set[TlsStage]]:
@@ -70,6 +78,11 @@ def change(world: Kubernetes, tls: dict[str, Any], **spec: Any) -> None:
         (PERMISSIVE, ENFORCING, TlsStage.ENFORCING),
         (ENFORCING, PERMISSIVE, TlsStage.ACCEPTING),
         (PERMISSIVE, {}, TlsStage.SERVING),
+        ({}, REQUIRED, TlsStage.REQUIRING),
+        (OWN, OPTIONAL, TlsStage.ASKING),
+        (OPTIONAL, REQUIRED, TlsStage.REQUIRING),
+        (REQUIRED, NOT_ASKED, TlsStage.ENFORCING),
+        (REQUIRED, NOT_ASKED | {"mode": "permissive"}, TlsStage.ACCEPTING),
     ],
 )
 def test_no_pod_is_ever_kept_out_by_another_one(
@@ -212,6 +225,32 @@ def test_what_pods_need_cannot_be_taken_out_of_the_manifest_before_they_are_back
     assert ready["reason"] == "InvalidSpec"
     assert "put both back with mode: permissive" in ready["message"]
     assert all(isinstance(action, EmitEvent) for action in decided.actions)
+
+
+def test_whose_clients_are_asked_cannot_forget_by_whom_before_nobody_is() -> None:
+    """The way back needs their authorities, and the operator knows by it that it has to show itself."""
+    world = settled(tls=REQUIRED)
+    change(world, OWN)
+
+    decided = decide(world.observe_now())
+
+    (ready,) = (c for c in decided.status["conditions"] if c["type"] == "Ready")
+    assert ready["reason"] == "InvalidSpec"
+    assert "spec.tls.clients" in ready["message"]
+    assert "put it back with mode: none" in ready["message"]
+    assert all(isinstance(action, EmitEvent) for action in decided.actions)
+
+    change(world, NOT_ASKED)
+    assert carried_on(world)[-1] == {TlsStage.ENFORCING}
+    change(world, OWN)
+    assert carried_on(world) == [{TlsStage.ENFORCING}], "nothing is left to be done"
+
+
+def test_the_status_says_whether_clients_are_asked() -> None:
+    """Next to where the certificate is from."""
+    for tls, said in ((OWN, None), (NOT_ASKED, None), (OPTIONAL, "optional"), (REQUIRED, "require")):
+        decided = decide(settled(tls=tls).observe_now())
+        assert decided.status["tls"].get("clients") == said
 
 
 def test_a_pod_that_is_missing_is_waited_for() -> None:
