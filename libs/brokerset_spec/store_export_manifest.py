@@ -72,6 +72,18 @@ class TargetCredentials(Part):
     """
 
 
+class BrokerCredentials(Part):
+    """As whom the job signs what it asks brokers."""
+
+    secret_name: ObjectName
+    """Secret, in the same namespace, with the entries `accessKey` and `secretKey`, as the one has that the
+    operator makes of a `User`. Each run reads it when its pods start.
+
+    The user needs `Get` and `Sub` on the topics, and `Sub` on `Group:TOOLS_CONSUMER`; with `topicPattern` it
+    is a Super user. The operator does not read the Secret for this.
+    """
+
+
 class ExportCatalog(Part):
     """Where an Iceberg table is registered."""
 
@@ -200,6 +212,9 @@ class ExportSpec(ScheduledSpec):
     """
 
     target: ExportTarget
+
+    credentials: BrokerCredentials | None = None
+    """As whom topics are read. A set with `acl.mode: enforcing` serves nobody without."""
 
     schema_: Annotated[Literal["raw", "json", "avro"], Field(alias="schema")] = "raw"
     """Columns of the table: the message with its body as it is, or besides it fields of its JSON or Avro."""

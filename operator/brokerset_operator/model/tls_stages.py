@@ -104,6 +104,20 @@ def connects_by_tls(pods: Mapping[str, Object]) -> bool:
     return min(stages, default=TlsStage.SERVING) >= TlsStage.CONNECTING
 
 
+def jobs_use_tls(manifest: BrokerSet, pods: Mapping[str, Object]) -> bool:
+    """Whether a job that begins now connects to the set by TLS; `manifest` says whom to trust.
+
+    On the way to `enforcing` as soon as all pods take it, so that none is refused before its end; else as
+    long as one refuses plain, or all pods use it themselves.
+    """
+    stages = [_stage(pod.get("metadata") or {}) for _, pod in processes(pods)]
+    enforcing = wanted_stage(manifest) >= TlsStage.ENFORCING
+    if max(stages, default=TlsStage.SERVING) >= TlsStage.ENFORCING or (enforcing and not stages):
+        return True
+    least = TlsStage.ACCEPTING if enforcing else TlsStage.CONNECTING
+    return min(stages, default=TlsStage.SERVING) >= least
+
+
 def forgotten(observed: Observed) -> str | None:
     """What the manifest must not leave out yet, and what to do; None when pods can do without.
 

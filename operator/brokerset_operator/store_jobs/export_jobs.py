@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from brokerset_operator.store_jobs import labels
+from brokerset_operator.store_jobs.broker_access import BrokerAccess
 from brokerset_operator.store_jobs.job_objects import STATUS_FILE, engine_options
 from brokerset_operator.store_jobs.job_parts import JobFacts, Mounted
 from brokerset_operator.store_jobs.observed import ObservedExport
@@ -64,6 +65,9 @@ def export_job(observed: ObservedExport, run: Run) -> JobFacts:
         engine="spark",
         executors=spec.executors,
         secrets=_secrets(spec),
+        access=BrokerAccess(
+            exported.trust, None if spec.credentials is None else spec.credentials.secret_name
+        ),
     )
 
 

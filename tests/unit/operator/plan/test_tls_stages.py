@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from brokerset_operator.model.actions import EmitEvent
+from brokerset_operator.model.certificates import trust_config_map
 from brokerset_operator.model.observed import Observed
-from brokerset_operator.model.tls_stages import TlsStage, connects_by_tls, next_step
+from brokerset_operator.model.tls_stages import TlsStage, connects_by_tls, jobs_use_tls, next_step
 from brokerset_operator.plan.deciding import plan
 from brokerset_sim.kubernetes_model import BAD_IMAGE, Kubernetes
 from brokerset_sim.kubernetes_wanted import wanted_of_model
@@ -39,12 +40,15 @@ def stages(world: Kubernetes) -> list[TlsStage]:
 
 
 def check(world: Kubernetes) -> None:
-    """Each pod reaches each other one, and the operator all of them."""
-    found = stages(world)
-    by_tls = connects_by_tls(world.observe_now().pods)
+    """Each pod reaches each other one, and the operator and a job that begins now all of them."""
+    found, observed = stages(world), world.observe_now()
+    by_tls = connects_by_tls(observed.pods)
+    job_by_tls = observed.manifest is not None and (
+        trust_config_map(observed.manifest) is not None and jobs_use_tls(observed.manifest, observed.pods)
+    )
     for server in found:
-        for client_by_tls in (by_tls, *(stage in CONNECTS_BY_TLS for stage in found)):
-            assert server in (TAKES_TLS if client_by_tls else TAKES_PLAIN), (found, by_tls)
+        for client_by_tls in (by_tls, job_by_tls, *(stage in CONNECTS_BY_TLS for stage in found)):
+            assert server in (TAKES_TLS if client_by_tls else TAKES_PLAIN), (found, by_tls, job_by_tls)
         if server is TlsStage.REQUIRING:
             assert set(found) <= SHOWS_ITSELF, found
             assert world.manifest.spec.tls.clients is not None, "by which the operator shows itself"
@@ -265,3 +269,19 @@ def test_a_pod_that_is_missing_is_waited_for() -> None:
 
     assert step.stage is TlsStage.ACCEPTING
     assert "orders-0-1" in step.waits_for
+
+
+def test_a_job_uses_tls_before_its_set_refuses_plain() -> None:
+    """On the way to `enforcing` from the stage on in which all pods take it, so that no run is in the way."""
+    world = settled(tls=PERMISSIVE)
+    assert stages(world)[0] is TlsStage.ACCEPTING
+    observed = world.observe_now()
+    assert observed.manifest is not None
+    assert not jobs_use_tls(observed.manifest, observed.pods), "as it was before: clients need not trust it"
+
+    change(world, ENFORCING)
+
+    observed = world.observe_now()
+    assert observed.manifest is not None
+    assert jobs_use_tls(observed.manifest, observed.pods)
+    assert jobs_use_tls(observed.manifest, {}), "a new set takes nothing else"
