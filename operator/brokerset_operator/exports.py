@@ -116,6 +116,7 @@ class ExportReconciler:
             name_servers=name_servers,
             trust=trust,
             checks_users=manifest.spec.acl.secret_name is not None and manifest.spec.acl.mode == ENFORCING,
+            requires_certificates=manifest.spec.tls.clients_mode == "require",
             problem=problem,
             placement=placement_of(manifest),
         )

@@ -84,14 +84,16 @@ def labels_of(facts: JobFacts) -> dict[str, str]:
 
 def access_objects(facts: JobFacts) -> tuple[NewObject, ...]:
     """What must be there before the job so that it can connect to brokers."""
-    if facts.access.trust is None:
+    access = facts.access
+    if access.trust is None:
         return ()
+    data = config_data(access.trust, shows_certificate=access.certificate is not None)
     return (
         {
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": metadata_of(facts, config_map_name(facts.name)),
-            "data": config_data(facts.access.trust),
+            "data": data,
         },
     )
 

@@ -143,6 +143,9 @@ class ExportedSet:
     checks_users: bool = False
     """Whether it serves only who signs, or is on the way there."""
 
+    requires_certificates: bool = False
+    """Whether it serves only who shows a certificate, or is on the way there."""
+
     problem: tuple[str, str] | None = None
     """Why it cannot be exported now: in one word, and what to do."""
 

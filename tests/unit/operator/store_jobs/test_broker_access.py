@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.unit.operator.store_jobs.worlds import (
     TRUST,
     ExportWorld,
@@ -24,6 +26,7 @@ from brokerset_operator.store_jobs.broker_access import (
 from brokerset_runtime.remoting.signing import ACCESS_KEY_VARIABLE, SECRET_KEY_VARIABLE
 from brokerset_runtime.tls import ENVIRONMENT_VARIABLE, Tls
 from brokerset_runtime.tls.authority import Authority
+from brokerset_spec.manifest import ManifestError
 from brokerset_spec.store_export_manifest import read_store_export
 
 CREDENTIALS = {"secretName": "lake-credentials"}
@@ -122,6 +125,54 @@ def test_an_export_without_a_user_of_a_set_that_checks_them_makes_no_job() -> No
     world.reconcile(manifest=read_store_export(export_manifest(credentials=CREDENTIALS)))
     world.reconcile()
     assert world.observed.jobs
+
+
+def test_an_export_without_a_certificate_of_a_set_that_requires_one_makes_no_job() -> None:
+    """The condition says what is to be named; with it driver and executors have it, too."""
+    asking = replace(enforcing_set(), requires_certificates=True)
+    signing = read_store_export(export_manifest(credentials=CREDENTIALS))
+    world = ExportWorld(manifest=signing, exported=asking, spark_role="ClusterRole/driver")
+    world.reconcile(now=world.observed.created + 86_400)
+    world.reconcile()
+    status, reason, message = world.condition(reasons.READY)
+    assert (status, reason) == ("False", reasons.NO_CREDENTIALS)
+    assert "credentials.certificateSecretName" in message
+    assert not world.made
+
+    given = {**CREDENTIALS, "certificateSecretName": "lake-tls"}
+    world.reconcile(
+        manifest=read_store_export(export_manifest(credentials=given, executors={"instances": 2}))
+    )
+    world.reconcile()
+
+    data = world.observed.maps[f"{world.job}-trust"]["data"][CONFIG_FILE]
+    assert "tls.client.certPath=client.crt\ntls.client.keyPath=client.key\n" in data
+    for spec in pod_specs(world):
+        (volume,) = [each for each in spec["volumes"] if each["name"] == "broker-trust"]
+        (secret_source,) = [each["secret"] for each in volume["projected"]["sources"] if "secret" in each]
+        assert secret_source["name"] == "lake-tls"
+        assert {each["key"]: each["path"] for each in secret_source["items"]} == {
+            "tls.crt": "client.crt",
+            "tls.key": "client.key",
+        }
+
+
+def test_credentials_that_name_nobody_are_refused() -> None:
+    """The message says what there is to name."""
+    with pytest.raises(ManifestError, match="give secretName, certificateSecretName, or both"):
+        read_store_export(export_manifest(credentials={}))
+
+
+def test_a_program_shows_the_certificate_of_the_file(tmp_path: Path) -> None:
+    """The file of keys names files next to it, as the volume has them."""
+    pair = Authority.make("clients").issue("lake")
+    (tmp_path / "ca.crt").write_bytes(Authority.make("orders").certificate)
+    (tmp_path / "client.crt").write_bytes(pair.certificate)
+    (tmp_path / "client.key").write_bytes(pair.key)
+    (file,) = config_data(TRUST, shows_certificate=True).items()
+    (tmp_path / file[0]).write_text(file[1])
+
+    assert Tls(tmp_path / file[0]).client is not None
 
 
 def test_what_connects_is_gone_with_the_run() -> None:
