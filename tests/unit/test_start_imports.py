@@ -31,7 +31,7 @@ def loaded(module: str) -> list[str]:
 @pytest.mark.parametrize(
     ("module", "modules_max"),
     [
-        ("brokerset_broker.command_line", 549),
+        ("brokerset_broker.command_line", 550),
         ("brokerset_controller.command_line", 398),
         ("brokerset_namesrv.command_line", 300),
     ],
