@@ -356,6 +356,10 @@ class Broker:
         """Requests that access control has refused since the start, by kind of check."""
         return self.access_control.denied
 
+    def former_password_requests(self) -> int:
+        """Requests that were signed with former passwords, since the start."""
+        return self.access_control.former_uses.total
+
     def connections_turned_away(self) -> tuple[int, int]:
         """Connections refused above the limit, and closed for unreadable bytes, since the start."""
         server = self._server
@@ -493,7 +497,7 @@ class Broker:
         self.request_modes = RequestModes(settings.store_path_root_dir / "config")
         self.order_locks = OrderTable(settings.store_path_root_dir / "config")
         self.access = AccessTable(settings.store_path_root_dir / "config")
-        self.access_control = AccessControl(settings, self.access.book)
+        self.access_control = AccessControl(settings, self.access.book, clock)
         self.consumers = ConsumerTable(clock)
         self.filters = ConsumerFilters(settings, clock) if settings.enable_property_filter else None
         self.producers = ProducerTable(clock)
@@ -757,7 +761,7 @@ class Broker:
         )  # fmt: skip
         lite_admin = LiteAdminProcessor(live=live, store=store, topics=topics, offsets=offsets)
         access_admin = AccessAdmin(
-            control=self.access_control, admission=admission, changes=changes,
+            control=self.access_control, admission=admission, changes=changes, clock=clock,
             cluster=None if self.member is None else self.member.cluster_access,
         )  # fmt: skip
         self.pop_requests.use_gate(self.part.serves_writes)

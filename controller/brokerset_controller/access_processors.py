@@ -9,7 +9,6 @@ import orjson
 import structlog
 
 from brokerset_acl.access_book import acls_of, users_of
-from brokerset_acl.access_requests import answer_read
 from brokerset_acl.signatures import ACCESS_KEY
 from brokerset_controller.access.machine import BOOK_BYTES_MAX
 from brokerset_controller.access_service import AccessService
@@ -75,13 +74,14 @@ class AccessProcessors:
                 peer=connection.peer,
                 version=version,
             )
-        return command.reply(ext=ChangeAccessResponse(access_version=version).to_ext())
+        answer = ChangeAccessResponse(access_version=version).to_ext()
+        return command.reply(ext=answer | self._service.former_until(command))
 
     async def read(self, connection: Connection, command: Command) -> Command:
         """As a broker does."""
         self._service.check_enabled()
         await self._service.current()
-        return answer_read(self._service.accounts, command, passwords=True)
+        return self._service.answer_read(command)
 
     # -- brokers ------------------------------------------------------------------------------------------
 

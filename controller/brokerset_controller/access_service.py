@@ -7,10 +7,10 @@ from typing import Final
 
 import structlog
 
-from brokerset_acl.access_requests import BookChange, decide_change
+from brokerset_acl.access_requests import BookChange, answer_read, decide_change, former_until
 from brokerset_acl.policies import Acl
 from brokerset_acl.users import User, user_of
-from brokerset_controller.access.codec import ACCESS_VERSION, encode_event
+from brokerset_controller.access.codec import ACCESS_VERSION, FORMER_VERSION, encode_event, has_former
 from brokerset_controller.access.events import AccessEvent, BookAdopted, BookChanged
 from brokerset_controller.access.machine import BOOK_BYTES_MAX, AccessApplied
 from brokerset_controller.agreement import Agreement
@@ -24,6 +24,7 @@ from brokerset_protocol.errors import Rejected
 from brokerset_protocol.headers.controller import AdoptAccess
 from brokerset_runtime.clock import Clock
 from brokerset_runtime.peer_requests import Asker
+from brokerset_runtime.remoting.password_checks import PasswordChecks
 from brokerset_spec.access_settings import inner_credentials_of
 from brokerset_spec.controller_settings import ControllerSettings
 
@@ -64,6 +65,12 @@ class AccessService:
         self.accounts = settings_accounts(settings(), machine.access.book)
         """All users: those of the book, and those of the settings."""
 
+        self.checks = PasswordChecks(clock)
+        """Of who administers this controller."""
+
+        self._former_readers: Mapping[int, str] | None = None
+        """The other controllers that were seen to read former passwords."""
+
     @property
     def enabled(self) -> bool:
         """Whether this controller has users and policies at all."""
@@ -90,7 +97,10 @@ class AccessService:
         for _ in range(ATTEMPTS_MAX):
             await self._agreement.barrier(deadline)
             base = self._machine.version
-            change = decide_change(self.accounts, command, by_super=by_super, repeated=repeated)
+            now_ms = self._clock.now_ms()
+            change = decide_change(
+                self.accounts, command, by_super=by_super, now_ms=now_ms, repeated=repeated
+            )
             if change is None:
                 return base, None
             if self._machine.size_after(change.users, change.acls) > BOOK_BYTES_MAX:
@@ -98,7 +108,7 @@ class AccessService:
                     ResponseCode.NO_PERMISSION,
                     f"there would be more than {BOOK_BYTES_MAX} bytes of users and policies; delete some",
                 )
-            event = BookChanged(base, self._clock.now_ms(), change.users, change.acls)
+            event = BookChanged(base, now_ms, change.users, change.acls)
             outcome = await self._propose(event, deadline)
             if isinstance(outcome, AccessApplied):
                 return outcome.version, change
@@ -106,6 +116,15 @@ class AccessService:
             ResponseCode.SYSTEM_BUSY,
             f"other changes of users came in between {ATTEMPTS_MAX} times; repeat the request",
         )
+
+    def former_until(self, command: Command) -> dict[str, str]:
+        """Fields of the answer to a change, as it is applied here."""
+        return former_until(self.accounts, command, self._clock.now_ms())
+
+    def answer_read(self, command: Command) -> Command:
+        """The answer to a request that reads, as applied here; passwords are shown. Raises `Rejected`."""
+        now_ms, uses = self._clock.now_ms(), self.checks.uses
+        return answer_read(self.accounts, command, passwords=True, now_ms=now_ms, uses=uses)
 
     async def current(self) -> int:
         """The version, when all that was agreed on before is applied here. Raises `Rejected`."""
@@ -153,6 +172,22 @@ class AccessService:
                 raise Rejected(
                     ResponseCode.SYSTEM_BUSY, f"the first user needs all controllers: {'; '.join(found)}"
                 )
+        if has_former(event.users):
+            await self._check_former_readers()
         outcome = await self._agreement.propose(encode_event(event), deadline)
         assert isinstance(outcome, AccessApplied | Superseded), outcome
         return outcome
+
+    async def _check_former_readers(self) -> None:
+        """Raise `Rejected` unless the other controllers of now were seen to read former passwords."""
+        others = dict(self._others())
+        if others == self._former_readers:
+            return
+        found = await reader_problems(self._asker, others, FORMER_VERSION, "former passwords")
+        if found:
+            raise Rejected(
+                ResponseCode.SYSTEM_BUSY,
+                "a former password that is accepted needs all controllers, or change the password at once:"
+                f" {'; '.join(found)}",
+            )
+        self._former_readers = others

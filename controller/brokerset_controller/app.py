@@ -271,7 +271,11 @@ class Controller:
         service.use_settings(in_force)
         accounts = service.access.accounts
         handlers = Administration(
-            settings, OPEN_AT_CONTROLLERS, ADMINISTRATORS_FIELDS, accounts=accounts
+            settings,
+            OPEN_AT_CONTROLLERS,
+            ADMINISTRATORS_FIELDS,
+            checks=service.access.checks,
+            accounts=accounts,
         ).around(self._processors.handlers())
         self._server = RemotingServer(
             handlers, limits=self._limits, on_close=self._connection_closed, tls=self._tls

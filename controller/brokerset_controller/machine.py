@@ -9,7 +9,7 @@ import orjson
 
 from brokerset_controller import strict_json as read
 from brokerset_controller.access import codec as access_codec
-from brokerset_controller.access.codec import ACCESS_VERSION
+from brokerset_controller.access.codec import FORMER_VERSION, version_of
 from brokerset_controller.access.machine import AccessMachine, AccessOutcome
 from brokerset_controller.ordered import codec as ordered_codec
 from brokerset_controller.ordered.machine import SubjectOutcome, SubjectsMachine
@@ -53,7 +53,7 @@ class ReplicasMachine:
         Raises `ValueError` for an entry that this version cannot read, which ends the process: to go on
         without it would make this controller differ from the others.
         """
-        values = read.versioned(data, "an event", ACCESS_VERSION)
+        values = read.versioned(data, "an event", FORMER_VERSION)
         of_subject = ordered_codec.event_of(values)
         if of_subject is not None:
             return self.ordered.apply(index, of_subject)
@@ -91,11 +91,11 @@ class ReplicasMachine:
         if self.access.is_empty:
             return orjson.dumps([ordered_codec.ORDERED_VERSION, groups, listed, deleted])
         users = access_codec.machine_values(self.access)
-        return orjson.dumps([ACCESS_VERSION, groups, listed, deleted, users])
+        return orjson.dumps([version_of(self.access.book.users), groups, listed, deleted, users])
 
     def restore(self, data: bytes) -> None:
         """Replace everything by a snapshot's. Raises `ValueError` for one that cannot be read."""
-        values = read.versioned(data, "a snapshot", ACCESS_VERSION)
+        values = read.versioned(data, "a snapshot", FORMER_VERSION)
         groups, *more = values or [[]]
         if len(more) not in (0, 2, 3):
             raise ValueError(f"a snapshot of {len(values)} parts")

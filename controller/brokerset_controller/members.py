@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import structlog
 
-from brokerset_controller.access.codec import ACCESS_VERSION
+from brokerset_controller.access.codec import FORMER_VERSION
 from brokerset_controller.engine_errors import not_leader, refused_by_engine
 from brokerset_controller.request_limits import check_address, refuse
 from brokerset_protocol.bodies.controllers import ControllerMember, ControllerStatus
@@ -54,7 +54,7 @@ def own_status(status: EngineStatus) -> ControllerStatus:
             )
             for member in status.configuration.members
         ),
-        log_format=ACCESS_VERSION,
+        log_format=FORMER_VERSION,
     )
 
 

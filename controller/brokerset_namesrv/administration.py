@@ -23,7 +23,6 @@ from brokerset_acl.signatures import (
     Sign,
     added_by_old_clients,
     content,
-    is_signed_by,
 )
 from brokerset_acl.users import UserStatus
 from brokerset_protocol.codes import RequestCode, ResponseCode
@@ -32,6 +31,7 @@ from brokerset_protocol.errors import Rejected
 from brokerset_runtime.log_throttle import LogThrottle
 from brokerset_runtime.remoting import Connection, Handler
 from brokerset_runtime.remoting.connection import Reply
+from brokerset_runtime.remoting.password_checks import PasswordChecks
 from brokerset_runtime.remoting.refusals import RefusalBound
 from brokerset_spec.access_settings import AdministrationSettings, first_user_of, inner_credentials_of
 
@@ -58,10 +58,12 @@ class Administration:
         open_codes: frozenset[RequestCode],
         reserved: Mapping[RequestCode, str] | None = None,
         *,
+        checks: PasswordChecks,
         accounts: Accounts | None = None,
     ) -> None:
         """`reserved`: a header field of an open code that counts only if an administrator signs. `accounts`:
         all users; without it those of the settings."""
+        self._checks = checks
         self._enabled = settings.authentication_enabled
         self._accounts = accounts or settings_accounts(settings)
         self._open = open_codes
@@ -83,7 +85,7 @@ class Administration:
 
     def _without(self, field: str, handler: Handler) -> Handler:
         def drop(connection: Connection, command: Command) -> Reply:
-            if field in command.ext and self._problem(command) is not None:
+            if field in command.ext and self._problem(connection, command) is not None:
                 del command.ext[field]
             return handler(connection, command)
 
@@ -91,7 +93,7 @@ class Administration:
 
     def _checked(self, handler: Handler) -> Handler:
         def check(connection: Connection, command: Command) -> Reply:
-            problem = self._problem(command)
+            problem = self._problem(connection, command)
             if problem is not None:
                 self._log(connection, command, problem)
                 self._bound.count(connection)
@@ -100,7 +102,7 @@ class Administration:
 
         return check
 
-    def _problem(self, command: Command) -> str | None:
+    def _problem(self, connection: Connection, command: Command) -> str | None:
         """Why the request is not one of a Super user; None if it is."""
         name = command.ext.get(ACCESS_KEY)
         if not name:
@@ -111,7 +113,7 @@ class Administration:
         if user.status is UserStatus.DISABLE:
             return f"User:{name} is disabled."
         signed = content(command.ext, command.body, added_by_old_clients(command))
-        if not is_signed_by(user.password, signed, command.ext.get(SIGNATURE)):
+        if not self._checks.is_right(user, signed, command.ext.get(SIGNATURE), connection.peer):
             return WRONG_SIGNATURE
         return None if user.is_super else f"User:{name} {NOT_SUPER}"
 

@@ -22,6 +22,7 @@ from brokerset_namesrv.routes import RouteTable
 from brokerset_runtime.clock import Clock, SystemClock
 from brokerset_runtime.http import HttpEndpoint
 from brokerset_runtime.remoting import Connection, RemotingServer, ServerLimits
+from brokerset_runtime.remoting.password_checks import PasswordChecks
 from brokerset_runtime.tls import Tls
 from brokerset_spec.namesrv_settings import NamesrvSettings
 
@@ -101,7 +102,10 @@ class NameServer:
             started=self._clock.monotonic(),
             provided=self._provided,
         )
-        administration = Administration(settings, OPEN_AT_NAME_SERVERS, accounts=self._accounts)
+        checks = PasswordChecks(self._clock)
+        administration = Administration(
+            settings, OPEN_AT_NAME_SERVERS, checks=checks, accounts=self._accounts
+        )
         handlers = administration.around(self._processors.handlers())
         self._server = RemotingServer(
             handlers, limits=self._limits, on_close=self._connection_closed, tls=self._tls

@@ -12,6 +12,7 @@ from typing import Final
 
 import orjson
 
+from brokerset_acl.former_passwords import FORMER_SECONDS_MAX, with_former
 from brokerset_acl.policies import ACL_BYTES_MAX, ENTRIES_MAX, Acl, PolicyType, Resource
 from brokerset_acl.signatures import Credentials
 from brokerset_acl.users import (
@@ -46,6 +47,8 @@ class WantedUser:
     password: str | None = field(default=None, repr=False)
     type: UserType | None = None
     status: UserStatus | None = None
+    former_seconds: int = 0
+    """How long the password of before is accepted, too; 0: not at all. For updates alone."""
 
 
 @dataclass(slots=True)
@@ -125,14 +128,18 @@ class Accounts:
             )
         )
         old = self.user(name)
-        if old is not None and old != user:
+        if old is not None and replace(old, former=None) != user:
             raise _refused(USER_EXISTS)
-        if old is None and len(self.book.users) >= USERS_MAX:
+        if old is not None:
+            return old
+        if len(self.book.users) >= USERS_MAX:
             raise _refused(f"there are {USERS_MAX} users already; delete some first")
         return user
 
-    def decide_update(self, wanted: WantedUser, *, by_super: bool) -> User:
-        """The user to be stored in place of the old one. Raises `Rejected`."""
+    def decide_update(self, wanted: WantedUser, *, by_super: bool, now_ms: int) -> User:
+        """The user to be stored in place of the old one; `now_ms` is milliseconds since 1970.
+
+        Raises `Rejected`."""
         name = _named(wanted)
         if wanted.type is UserType.SUPER and not by_super:
             raise Rejected(ResponseCode.SYSTEM_ERROR, ONLY_SUPER_UPDATES)
@@ -141,7 +148,12 @@ class Accounts:
             raise _refused(NO_USER)
         if old.is_super and not by_super:
             raise _refused(ONLY_SUPER_UPDATES)
-        user = _checked(
+        if not 0 <= wanted.former_seconds <= FORMER_SECONDS_MAX:
+            raise Rejected(
+                ResponseCode.INVALID_PARAMETER,
+                f"formerPasswordSeconds must be 0 to {FORMER_SECONDS_MAX}, which is 30 days",
+            )
+        changed = _checked(
             replace(
                 old,
                 password=wanted.password if wanted.password and wanted.password.strip() else old.password,
@@ -149,6 +161,7 @@ class Accounts:
                 status=wanted.status or old.status,
             )
         )
+        user = with_former(old, changed, wanted.former_seconds, now_ms)
         if name == self._inner and user != self._configured.get(name):
             raise _refused(
                 f"brokers sign as User:{name} (innerClientAuthenticationCredentials) and would refuse each"

@@ -6,14 +6,15 @@ Brokers and controllers answer them alike. Source: `AdminBrokerProcessor`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import orjson
 
 from brokerset_acl.access_book import NO_ACL, NO_BODY, Accounts, WantedUser
+from brokerset_acl.former_passwords import FormerUses
 from brokerset_acl.policies import Acl, PolicyType, resource_of, word
-from brokerset_acl.users import User, UserStatus, UserType, subject_of
+from brokerset_acl.users import FORMER_UNTIL, User, UserStatus, UserType, subject_of
 from brokerset_formats.config import fields
 from brokerset_formats.errors import FormatError
 from brokerset_protocol import headers
@@ -44,15 +45,17 @@ class BookChange:
 
 
 def decide_change(
-    accounts: Accounts, command: Command, *, by_super: bool, repeated: bool = False
+    accounts: Accounts, command: Command, *, by_super: bool, now_ms: int, repeated: bool = False
 ) -> BookChange | None:
     """What a request changes; None if it is so already. `repeated`: tools ask every broker for the same, so
-    what is deleted already is no error. Raises `Rejected`."""
+    what is deleted already is no error. `now_ms`: milliseconds since 1970. Raises `Rejected`."""
     match command.code:
         case RequestCode.AUTH_CREATE_USER:
             return _put(accounts, accounts.decide_create(_wanted(command), by_super=by_super))
         case RequestCode.AUTH_UPDATE_USER:
-            return _put(accounts, accounts.decide_update(_wanted(command), by_super=by_super))
+            return _put(
+                accounts, accounts.decide_update(_wanted_update(command), by_super=by_super, now_ms=now_ms)
+            )
         case RequestCode.AUTH_DELETE_USER:
             name = headers.NamedUser.from_ext(command.ext).username
             there = accounts.decide_delete(name, by_super=by_super)
@@ -65,21 +68,41 @@ def decide_change(
             return None if known == acl else BookChange(acls={acl.subject: acl})
 
 
-def answer_read(accounts: Accounts, command: Command, *, passwords: bool) -> Command:
-    """The answer to a request that reads; `passwords`: whether they are shown. Raises `Rejected`.
+def former_until(accounts: Accounts, command: Command, now_ms: int) -> dict[str, str]:
+    """Fields of the answer to an update: until when the former password counts, if it does. Servers that know
+    no former passwords leave it out, so whoever asked sees that the old one is refused."""
+    if command.code != RequestCode.AUTH_UPDATE_USER:
+        return {}
+    user = accounts.user(headers.NamedUser.from_ext(command.ext).username)
+    former = None if user is None else user.former_at(now_ms)
+    return headers.UpdateUserResponse(former_until=None if former is None else former.until_ms).to_ext()
 
-    As Java's without a body where there is nothing.
+
+def answer_read(
+    accounts: Accounts, command: Command, *, passwords: bool, now_ms: int, uses: FormerUses | None = None
+) -> Command:
+    """The answer to a request that reads; `passwords`: whether they are shown; `uses`: of former ones here.
+
+    As Java's without a body where there is nothing. Raises `Rejected`.
     """
+
+    def shown(user: User, *, former: bool = False) -> dict[str, object]:
+        return {
+            **user.to_json(password=passwords, former=former and passwords),
+            **_about_former(user, now_ms, uses),
+        }
+
     match command.code:
         case RequestCode.AUTH_GET_USER:
             name = headers.NamedUser.from_ext(command.ext).username
             if not name.strip():
                 raise Rejected(ResponseCode.INVALID_PARAMETER, "The username is blank")
             user = accounts.user(name)
-            return _one(command, None if user is None else user.to_json(password=passwords))
+            return _one(command, None if user is None else shown(user))
         case RequestCode.AUTH_LIST_USER:
-            users = accounts.users(headers.ListUsers.from_ext(command.ext).filter)
-            return _list(command, [user.to_json(password=passwords) for user in users])
+            listed = headers.ListUsers.from_ext(command.ext)
+            former = listed.former_passwords is True
+            return _list(command, [shown(user, former=former) for user in accounts.users(listed.filter)])
         case RequestCode.AUTH_GET_ACL:
             acl = accounts.acl_of(headers.NamedSubject.from_ext(command.ext).subject)
             return _one(command, None if acl is None else acl.to_json())
@@ -87,6 +110,16 @@ def answer_read(accounts: Accounts, command: Command, *, passwords: bool) -> Com
             header = headers.ListAcls.from_ext(command.ext)
             acls = accounts.acls(header.subject_filter, header.resource_filter)
             return _list(command, [acl.to_json() for acl in acls])
+
+
+def _about_former(user: User, now_ms: int, uses: FormerUses | None) -> dict[str, object]:
+    """Fields that Java does not have, of a user whose former password is accepted."""
+    former = user.former_at(now_ms)
+    if former is None:
+        return {}
+    last = None if uses is None else uses.last(user)
+    used = {} if last is None else {"formerLastUsed": last.at_ms, "formerLastUsedFrom": last.source}
+    return {FORMER_UNTIL: former.until_ms, **used}
 
 
 def _put(accounts: Accounts, user: User) -> BookChange | None:
@@ -121,6 +154,11 @@ def _wanted(command: Command) -> WantedUser:
             ResponseCode.INVALID_PARAMETER, "userType must be Super or Normal, userStatus enable or disable"
         )
     return WantedUser(name, info.password, kind, status)
+
+
+def _wanted_update(command: Command) -> WantedUser:
+    seconds = headers.UpdateUser.from_ext(command.ext).former_password_seconds
+    return replace(_wanted(command), former_seconds=seconds or 0)
 
 
 def _acl(command: Command) -> Acl:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -75,6 +75,11 @@ def is_signed_by(secret_key: str, signed: bytes, claimed: str | None) -> bool:
     """Whether `claimed` is the signature of `signed`; takes as long for a wrong one as for a right one."""
     expected = signature(secret_key, signed)
     return claimed is not None and hmac.compare_digest(expected.encode(), claimed.encode("utf-8", "replace"))
+
+
+def signing_password(passwords: Sequence[str], signed: bytes, claimed: str | None) -> int | None:
+    """The position of the password that made the signature `claimed` of `signed`; None if none did."""
+    return next((n for n, each in enumerate(passwords) if is_signed_by(each, signed, claimed)), None)
 
 
 def way_signature(secret_key: str, command: Command) -> str:

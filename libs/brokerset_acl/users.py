@@ -21,6 +21,10 @@ PASSWORD_SIZE_MAX: Final = 1_024
 USERS_MAX: Final = 10_000
 """Users of one broker group; one more is refused."""
 
+FORMER_PASSWORD: Final = "formerPassword"
+FORMER_UNTIL: Final = "formerUntil"
+"""Names in JSON that Java's `UserInfo` has not."""
+
 
 class UserType(StrEnum):
     """A Super user may do everything; a Normal one what policies allow."""
@@ -47,6 +51,16 @@ class UserStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class FormerPassword:
+    """The password of before the last change, which is accepted for some time. Not in Java."""
+
+    password: str = field(repr=False)
+
+    until_ms: int
+    """Milliseconds since 1970, by the clock of who decided the change."""
+
+
+@dataclass(frozen=True, slots=True)
 class User:
     """One user. The password is kept as it is, because signatures are checked with it."""
 
@@ -54,20 +68,36 @@ class User:
     password: str = field(repr=False)
     type: UserType = UserType.NORMAL
     status: UserStatus = UserStatus.ENABLE
+    former: FormerPassword | None = None
+    """May have expired: it is dropped when the user is written again."""
 
     @property
     def is_super(self) -> bool:
         """Whether the user may do everything."""
         return self.type is UserType.SUPER
 
-    def to_json(self, *, password: bool = True) -> dict[str, object]:
-        """As Java's `UserInfo`, with or without the password."""
+    def former_at(self, now_ms: int) -> FormerPassword | None:
+        """The former password, while it is accepted."""
+        return self.former if self.former is not None and now_ms < self.former.until_ms else None
+
+    def passwords(self, now_ms: int) -> tuple[str, ...]:
+        """All that are accepted now, the newest one first."""
+        former = self.former_at(now_ms)
+        return (self.password,) if former is None else (self.password, former.password)
+
+    def to_json(self, *, password: bool = True, former: bool = True) -> dict[str, object]:
+        """As Java's `UserInfo`, with or without the password. `former`: with the former one, if there is one;
+        Java, and readers of before it existed, pass it by."""
         secret: dict[str, object] = {"password": self.password} if password else {}
+        kept: dict[str, object] = {}
+        if former and self.former is not None:
+            kept = {FORMER_PASSWORD: self.former.password, FORMER_UNTIL: self.former.until_ms}
         return {
             **secret,
             "userStatus": str(self.status),
             "userType": str(self.type),
             "username": self.username,
+            **kept,
         }
 
     @classmethod
@@ -81,7 +111,16 @@ class User:
         read_status = UserStatus.named(status if isinstance(status, str) else None)
         if read_kind is None or read_status is None:
             raise FormatError(f"user {name[:64]!r} has no type or no status that is known")
-        return cls(name, password, read_kind, read_status)
+        return cls(name, password, read_kind, read_status, _former_of(found, name))
+
+
+def _former_of(found: Mapping[str, object], name: str) -> FormerPassword | None:
+    if FORMER_PASSWORD not in found:
+        return None
+    password, until_ms = found[FORMER_PASSWORD], found.get(FORMER_UNTIL)
+    if not isinstance(password, str) or type(until_ms) is not int:
+        raise FormatError(f"user {name[:64]!r} has a former password without a time until when it counts")
+    return FormerPassword(password, until_ms)
 
 
 def subject_of(username: str) -> str:

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
 from brokerset_acl.access_book import WantedUser
+from brokerset_acl.former_passwords import FORMER_SECONDS_MAX
 from brokerset_acl.plain_acl import Migrated, migrate
 from brokerset_acl.policies import Acl, Action, Decision, Entry, PolicyType, network_of, resource_of
 from brokerset_acl.users import UserStatus, UserType, subject_of
 from brokerset_cli.client_session import Cluster, cluster_options
+from brokerset_cli.delivery_times import parse_delay
 from brokerset_cli.options import at_cluster_option, json_option, yes_option
 from brokerset_cli.output import CommandFailed, counted, write_columns, write_json
+from brokerset_cli.set_acl import administrator_file, change_administrator, is_administrator
 from brokerset_client.access_admin import AccessAdmin
 from brokerset_client.admin import Admin
 from brokerset_spec.yaml_text import YamlProblem, read_yaml
 
 ACTIONS: Final = [str(action) for action in Action if action is not Action.ANY]
+
+_ABOUT_FORMER: Final = ("formerUntil", "formerLastUsed", "formerLastUsedFrom")
+"""Fields of users whose former password is accepted."""
 
 password_option: Final = click.option(
     "--password",
@@ -31,6 +38,21 @@ password_option: Final = click.option(
     help="Asked for when it is not given; in a command line others can see it.",
 )
 """`--password`: better by the environment or the prompt."""
+
+
+def _seconds(context: click.Context, option: click.Parameter, text: str) -> int:
+    try:
+        seconds = parse_delay(text).total_seconds()
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+    if not 0 <= seconds <= FORMER_SECONDS_MAX or seconds != int(seconds):
+        raise click.BadParameter(f"{text!r} is not 0 to 30d, in whole seconds")
+    return int(seconds)
+
+
+def _moment(ms: Any) -> str:
+    """A time of an answer, as people of here read it."""
+    return datetime.fromtimestamp(ms / 1000).astimezone().isoformat(" ", "seconds")
 
 
 # -- users ------------------------------------------------------------------------------------------------
@@ -61,12 +83,60 @@ def create(name: str, password: str, is_super: bool, at_cluster: str | None, clu
 @user.command()
 @click.argument("name")
 @password_option
+@click.option(
+    "--keep-former",
+    "keep_former",
+    callback=_seconds,
+    metavar="SPAN",
+    default="0",
+    help="Accept the former password, too, for 24h or 7d: at most 30d. [default: not at all]",
+)
 @at_cluster_option
 @cluster_options
-def password(name: str, password: str, at_cluster: str | None, cluster: Cluster) -> None:
-    """Give the user NAME another password: what is signed with the old one is refused at once."""
-    _update(WantedUser(name, password), at_cluster, cluster)
+def password(name: str, password: str, keep_former: int, at_cluster: str | None, cluster: Cluster) -> None:
+    """Give the user NAME another password.
+
+    What is signed with the former one is refused at once, unless it is kept; the one before that always is.
+    """
+    found = _update(WantedUser(name, password, former_seconds=keep_former), at_cluster, cluster)
     click.echo(f"User {name} has another password.")
+    if cluster.namesrv is None:
+        _keep_in_folder(name, password, cluster.data)
+    if not keep_former:
+        return
+    times = [until_ms for until_ms in found.values() if until_ms is not None]
+    if times:
+        click.echo(f"The former one is accepted until {_moment(min(times))}: see brokerset user list.")
+    without = [broker for broker, until_ms in found.items() if until_ms is None]
+    if without:
+        click.echo(
+            f"warning: {', '.join(without)} accepts no former password: the user is disabled or had this"
+            " password already, or the broker is of a version without them",
+            err=True,
+        )
+
+
+def _keep_in_folder(name: str, password: str, data: Path) -> None:
+    """The administrator of a local set signs with what is in its folder."""
+    if not is_administrator(data, name):
+        return
+    try:
+        change_administrator(data, password)
+        click.echo(f"{administrator_file(data)} has it, too.")
+    except (OSError, ValueError) as error:
+        raise CommandFailed(
+            f"{administrator_file(data)} does not have the new password: {error}", "write it there yourself"
+        ) from None
+
+
+@user.command("drop-former")
+@click.argument("name")
+@at_cluster_option
+@cluster_options
+def drop_former(name: str, at_cluster: str | None, cluster: Cluster) -> None:
+    """Refuse the former password of the user NAME from now on."""
+    _update(WantedUser(name), at_cluster, cluster)
+    click.echo(f"User {name} has one password.")
 
 
 @user.command()
@@ -89,11 +159,11 @@ def enable(name: str, at_cluster: str | None, cluster: Cluster) -> None:
     click.echo(f"User {name} is served.")
 
 
-def _update(wanted: WantedUser, at_cluster: str | None, cluster: Cluster) -> None:
-    async def work(admin: Admin) -> None:
-        await AccessAdmin(admin, at_cluster).update_user(wanted)
+def _update(wanted: WantedUser, at_cluster: str | None, cluster: Cluster) -> dict[str, int | None]:
+    async def work(admin: Admin) -> dict[str, int | None]:
+        return await AccessAdmin(admin, at_cluster).update_user(wanted)
 
-    cluster.administer(work)
+    return cluster.administer(work)
 
 
 @user.command()
@@ -118,7 +188,11 @@ def delete(name: str, yes: bool, at_cluster: str | None, cluster: Cluster) -> No
 @cluster_options
 @json_option
 def list_users(at_cluster: str | None, cluster: Cluster, as_json: bool) -> None:
-    """List the users of each broker group; passwords are never shown."""
+    """List the users of each broker group; passwords are never shown.
+
+    A former password that is accepted has the time until when, and when and from where the master that was
+    asked has seen it used last, since it started.
+    """
 
     async def work(admin: Admin) -> list[dict[str, object]]:
         found = await AccessAdmin(admin, at_cluster).users()
@@ -128,6 +202,7 @@ def list_users(at_cluster: str | None, cluster: Cluster, as_json: bool) -> None:
                 "name": each.get("username"),
                 "type": each.get("userType"),
                 "status": each.get("userStatus"),
+                **{name: each[name] for name in _ABOUT_FORMER if name in each},
             }
             for broker, users in found.items()
             for each in users
@@ -137,8 +212,22 @@ def list_users(at_cluster: str | None, cluster: Cluster, as_json: bool) -> None:
     if as_json:
         write_json(rows)
     else:
-        titles = {"broker group": "broker", "name": "name", "type": "type", "status": "status"}
+        titles: dict[str, str | Callable[[dict[str, object]], object]] = {
+            "broker group": "broker", "name": "name", "type": "type", "status": "status"
+        }  # fmt: skip
+        if any("formerUntil" in row for row in rows):
+            titles["former password until"] = lambda row: (
+                _moment(row["formerUntil"]) if "formerUntil" in row else None
+            )
+            titles["last used"] = _last_used
         write_columns(rows, titles, empty="There are no users. One is made by: brokerset user create NAME")
+
+
+def _last_used(row: dict[str, object]) -> object:
+    if "formerUntil" not in row:
+        return None
+    last = row.get("formerLastUsed")
+    return "not seen" if last is None else f"{_moment(last)} from {row.get('formerLastUsedFrom')}"
 
 
 # -- policies ---------------------------------------------------------------------------------------------

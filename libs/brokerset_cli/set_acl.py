@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 from pathlib import Path
 from typing import Final
@@ -25,6 +26,9 @@ INNER: Final = "innerClientAuthenticationCredentials"
 """Their settings."""
 
 PASSWORD_BYTES: Final = 24
+
+_PLAIN: Final = re.compile(r"[A-Za-z][A-Za-z0-9._+/=-]{7,}")
+"""Passwords that YAML takes for texts as they stand."""
 
 
 def administrator_file(data: Path) -> Path:
@@ -70,6 +74,21 @@ def make_acl(data: Path) -> None:
     }
     # Last: now the set checks users.
     write_atomically(settings_file(data), json.dumps(settings).encode(), mode=0o600)
+
+
+def is_administrator(data: Path, name: str) -> bool:
+    """Whether a set that checks users has this administrator, and this process signs so. Raises `ValueError`
+    if the file is damaged."""
+    return has_acl(data) and _administrator(data)[0] == name == os.environ.get(ACCESS_KEY_VARIABLE)
+
+
+def change_administrator(data: Path, password: str) -> None:
+    """Let commands, and the next start, have another password of the administrator. Raises `OSError`, and
+    `ValueError` for a password that would have to be quoted there."""
+    if not _PLAIN.fullmatch(password):
+        raise ValueError("it has characters that need quotes in YAML")
+    text = f"accessKey: {_administrator(data)[0]}\nsecretKey: {password}\n"
+    write_atomically(administrator_file(data), text.encode(), mode=0o600)
 
 
 def use_acl_of(data: Path) -> None:

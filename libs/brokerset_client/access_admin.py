@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import orjson
 
@@ -11,6 +12,7 @@ from brokerset_acl.policies import Acl
 from brokerset_client.admin import Admin
 from brokerset_protocol import headers
 from brokerset_protocol.codes import RequestCode
+from brokerset_protocol.commands import Command
 
 
 class AccessAdmin:
@@ -26,11 +28,17 @@ class AccessAdmin:
 
     async def create_user(self, wanted: WantedUser) -> None:
         """Create a user; at a group that has it just so nothing is done."""
-        await self._send_user(RequestCode.AUTH_CREATE_USER, wanted)
+        await self._send_user(RequestCode.AUTH_CREATE_USER, headers.NamedUser, wanted)
 
-    async def update_user(self, wanted: WantedUser) -> None:
-        """Change what is not None."""
-        await self._send_user(RequestCode.AUTH_UPDATE_USER, wanted)
+    async def update_user(self, wanted: WantedUser) -> dict[str, int | None]:
+        """Change what is not None. Returns by broker group until when the former password is accepted (in
+        milliseconds since 1970); None: it is not, as at servers that know none."""
+        header = partial(headers.UpdateUser, former_password_seconds=wanted.former_seconds or None)
+        answers = await self._send_user(RequestCode.AUTH_UPDATE_USER, header, wanted)
+        return {
+            name: headers.UpdateUserResponse.from_ext(answer.ext).former_until
+            for name, answer in answers.items()
+        }
 
     async def delete_user(self, name: str) -> None:
         """Delete a user with all policies; without the user nothing is done."""
@@ -62,7 +70,9 @@ class AccessAdmin:
 
     # -- inside -------------------------------------------------------------------------------------------
 
-    async def _send_user(self, code: RequestCode, wanted: WantedUser) -> None:
+    async def _send_user(
+        self, code: RequestCode, header: Callable[..., headers.Header], wanted: WantedUser
+    ) -> dict[str, Command]:
         body = {
             "username": wanted.username,
             "password": wanted.password,
@@ -70,11 +80,15 @@ class AccessAdmin:
             "userStatus": wanted.status,
         }
         given = {name: str(value) for name, value in body.items() if value is not None}
-        await self._everywhere(code, headers.NamedUser(username=wanted.username), orjson.dumps(given))
+        return await self._everywhere(code, header(username=wanted.username), orjson.dumps(given))
 
-    async def _everywhere(self, code: RequestCode, header: headers.Header, body: bytes = b"") -> None:
-        for address in (await self._masters()).values():
-            await self._admin.instance.request(address, code, header, body)
+    async def _everywhere(
+        self, code: RequestCode, header: headers.Header, body: bytes = b""
+    ) -> dict[str, Command]:
+        return {
+            name: await self._admin.instance.request(address, code, header, body)
+            for name, address in (await self._masters()).items()
+        }
 
     async def _lists(self, code: RequestCode, header: headers.Header) -> dict[str, list[dict[str, object]]]:
         found = {}

@@ -18,6 +18,7 @@ from brokerset_broker.requests.access_control import AccessControl
 from brokerset_protocol.commands import Command
 from brokerset_protocol.errors import Rejected
 from brokerset_rig.examples import examples
+from brokerset_runtime.clock import ManualClock
 from brokerset_spec.broker_settings import BrokerSettings
 
 FIELDS = ("topic", "b", "a", "group", "consumerGroup", "topicList", "offset", "brokersetForwarded", "x")
@@ -54,7 +55,7 @@ def test_nobody_gets_through_without_the_key(
 ) -> None:
     """Whatever fields a request has, the handler is never called for who does not know a password."""
     settings = BrokerSettings(authentication_enabled=True, authorization_enabled=True)
-    control = AccessControl(settings, AccessBook({"u": User("u", "long and secret")}, {}))
+    control = AccessControl(settings, AccessBook({"u": User("u", "long and secret")}, {}), ManualClock())
     called: list[Command] = []
 
     async def check() -> None:

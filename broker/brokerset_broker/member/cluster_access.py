@@ -51,7 +51,7 @@ Ask = Callable[[Command, float], Awaitable[Command]]
 
 _USERS_AND_SUBJECTS: Final = {
     RequestCode.AUTH_CREATE_USER: ("username",),
-    RequestCode.AUTH_UPDATE_USER: ("username",),
+    RequestCode.AUTH_UPDATE_USER: ("username", "formerPasswordSeconds"),
     RequestCode.AUTH_DELETE_USER: ("username",),
     RequestCode.AUTH_CREATE_ACL: ("subject",),
     RequestCode.AUTH_UPDATE_ACL: ("subject",),

@@ -123,6 +123,9 @@ class ConnectionCounts(Protocol):
     def requests_denied(self) -> Mapping[str, int]:
         """Requests that access control has refused since the start, by kind of check."""
 
+    def former_password_requests(self) -> int:
+        """Requests that were signed with former passwords, since the start."""
+
     def connections_turned_away(self) -> tuple[int, int]:
         """Connections refused above the limit, and closed for unreadable bytes, since the start."""
 
@@ -234,6 +237,13 @@ class BrokerCollector(Collector):
         for check in ("authentication", "authorization"):
             denied.add_metric(self._values(check), counts.get(check, 0))
         yield denied
+        former = CounterMetricFamily(
+            "brokerset_broker_former_password_requests",
+            "Requests that were signed with the former password of their user, and let in.",
+            labels=[*self._labels],
+        )
+        former.add_metric(self._values(), broker.connections.former_password_requests())
+        yield former
         name_servers = GaugeMetricFamily(
             "brokerset_broker_registered",
             "Whether a name server knows this broker.",

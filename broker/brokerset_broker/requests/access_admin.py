@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from brokerset_acl.access_requests import BookChange, answer_read, decide_change
+from brokerset_acl.access_requests import BookChange, answer_read, decide_change, former_until
 from brokerset_acl.signatures import ACCESS_KEY
 from brokerset_broker.requests.access_control import AccessControl
 from brokerset_broker.requests.admission import Admission
@@ -21,6 +21,7 @@ from brokerset_broker.requests.request_classes import is_forwarded
 from brokerset_broker.tables.metadata.records import AccessPut, Change
 from brokerset_protocol.codes import RequestCode
 from brokerset_protocol.commands import Command
+from brokerset_runtime.clock import Clock
 from brokerset_runtime.remoting import Connection, Handler
 
 log = structlog.get_logger(__name__)
@@ -53,12 +54,14 @@ class AccessAdmin:
         control: AccessControl,
         admission: Admission,
         changes: ChangeLog,
+        clock: Clock,
         cluster: ClusterUsers | None = None,
     ) -> None:
         self._control = control
         self._accounts = control.accounts
         self._admission = admission
         self._changes = changes
+        self._clock = clock
         self._cluster = cluster
 
     def handlers(self) -> dict[int, Handler]:
@@ -83,7 +86,7 @@ class AccessAdmin:
         return self._change(connection, command)
 
     def update_user(self, connection: Connection, command: Command) -> Coroutine[Any, Any, Command]:
-        """AUTH_UPDATE_USER (3002): what the body does not name stays."""
+        """AUTH_UPDATE_USER (3002): what the body does not name stays, but for a former password."""
         return self._change(connection, command)
 
     def delete_user(self, connection: Connection, command: Command) -> Coroutine[Any, Any, Command]:
@@ -119,7 +122,13 @@ class AccessAdmin:
     # -- both ---------------------------------------------------------------------------------------------
 
     def _read(self, command: Command) -> Command:
-        return answer_read(self._accounts, command, passwords=self._control.shows_passwords(command))
+        return answer_read(
+            self._accounts,
+            command,
+            passwords=self._control.shows_passwords(command),
+            now_ms=self._clock.now_ms(),
+            uses=self._control.former_uses,
+        )
 
     def _change(self, connection: Connection, command: Command) -> Coroutine[Any, Any, Command]:
         check_changeable(self._admission)
@@ -128,10 +137,17 @@ class AccessAdmin:
     async def _changed(self, connection: Connection, command: Command) -> Command:
         by_super = self._control.is_super(command)
         if await self._passed_on(command):
-            return command.reply()
+            return self._done(command)
         # Tools ask every broker of a group, and the master was asked before.
         repeated = is_forwarded(command.ext)
-        decide = partial(decide_change, self._accounts, command, by_super=by_super, repeated=repeated)
+        decide = partial(
+            decide_change,
+            self._accounts,
+            command,
+            by_super=by_super,
+            now_ms=self._clock.now_ms(),
+            repeated=repeated,
+        )
         made: list[BookChange] = []
         await self._changes.change([_KEY], partial(_noted, decide, made))
         for change in made:
@@ -145,7 +161,10 @@ class AccessAdmin:
             )
         # The controllers may have taken over what the group had without this.
         await self._passed_on(command)
-        return command.reply()
+        return self._done(command)
+
+    def _done(self, command: Command) -> Command:
+        return command.reply(ext=former_until(self._accounts, command, self._clock.now_ms()))
 
     async def _passed_on(self, command: Command) -> bool:
         """Have the controllers make a change, if they have users; whether they do.

@@ -19,6 +19,7 @@ import structlog
 
 from brokerset_acl.access_book import AccessBook, Accounts, configured_users
 from brokerset_acl.deciding import Need, refusal
+from brokerset_acl.former_passwords import FormerUses
 from brokerset_acl.needs import needs_of, topic_need
 from brokerset_acl.policies import Action
 from brokerset_acl.signatures import (
@@ -32,7 +33,6 @@ from brokerset_acl.signatures import (
     Sign,
     added_by_old_clients,
     content,
-    is_signed_by,
     is_way_signed_by,
     way_signature,
 )
@@ -50,9 +50,11 @@ from brokerset_formats.records import Record
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.errors import Rejected
+from brokerset_runtime.clock import Clock
 from brokerset_runtime.log_throttle import LogThrottle
 from brokerset_runtime.remoting import Connection, Handler
 from brokerset_runtime.remoting.connection import Reply
+from brokerset_runtime.remoting.password_checks import PasswordChecks
 from brokerset_runtime.remoting.refusals import RefusalBound
 from brokerset_spec.broker_settings import BrokerSettings
 
@@ -111,7 +113,7 @@ class Denied(Rejected):
 class AccessControl:
     """Checks requests against the users and policies of a book."""
 
-    def __init__(self, settings: BrokerSettings, book: AccessBook) -> None:
+    def __init__(self, settings: BrokerSettings, book: AccessBook, clock: Clock) -> None:
         inner = settings.inner_credentials()
         self.accounts = Accounts(
             book,
@@ -120,6 +122,8 @@ class AccessControl:
         )
         self.denied: Counter[str] = Counter()
         """Refused requests since the start: `authentication`, `authorization`."""
+        self._checks = PasswordChecks(clock)
+        self._clock = clock
         self._authenticates = settings.authentication_enabled
         self._authorizes = settings.authorization_enabled
         self._unsigned = _codes(settings.authentication_whitelist)
@@ -144,6 +148,11 @@ class AccessControl:
     def around(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
         """The handlers with the checks before them."""
         return {code: partial(self._checked, handler) for code, handler in handlers.items()}
+
+    @property
+    def former_uses(self) -> FormerUses:
+        """Requests that were signed with former passwords."""
+        return self._checks.uses
 
     def is_super(self, command: Command) -> bool:
         """Whether a Super user sent a request that was let through; without authentication everybody is."""
@@ -275,7 +284,8 @@ class AccessControl:
         """Only brokers of the group may say where a request came from."""
         broker = self.accounts.user(command.ext.get(FORWARDER, ""))
         is_broker = broker is not None and broker.is_super and broker.status is UserStatus.ENABLE
-        if broker is None or not is_broker or not is_way_signed_by(broker.password, command):
+        passwords = () if broker is None or not is_broker else broker.passwords(self._clock.now_ms())
+        if not any(is_way_signed_by(password, command) for password in passwords):
             raise self._refused("authentication", connection, command, UNPROVEN)
 
     def _authenticated(self, connection: Connection, command: Command) -> User:
@@ -294,7 +304,8 @@ class AccessControl:
         left_out = added_by_old_clients(command)
         if is_forwarded(ext):
             left_out |= _MARKS
-        if not is_signed_by(user.password, content(ext, command.body, left_out), ext.get(SIGNATURE)):
+        signed, peer = content(ext, command.body, left_out), forwarded_peer(ext) or connection.peer
+        if not self._checks.is_right(user, signed, ext.get(SIGNATURE), peer):
             raise self._refused("authentication", connection, command, WRONG_SIGNATURE)
         return user
 

@@ -15,7 +15,11 @@ from brokerset_controller.access.events import AccessEvent, BookAdopted, BookCha
 from brokerset_controller.access.machine import AccessMachine
 
 ACCESS_VERSION: Final = 5
-"""The format of the controllers' log that has users and policies first, and the newest one."""
+"""The format of the controllers' log that has users and policies first."""
+
+FORMER_VERSION: Final = 6
+"""The format that has former passwords of users first, and the newest one. An entry or a snapshot without any
+has the format of before."""
 
 _T = TypeVar("_T")
 
@@ -24,7 +28,17 @@ def encode_event(event: AccessEvent) -> bytes:
     """The bytes of one log entry."""
     first = event.base_version if isinstance(event, BookChanged) else event.broker_group
     book = _book_values(event.users, event.acls)
-    return orjson.dumps([ACCESS_VERSION, type(event).__name__, first, event.at_ms, *book])
+    return orjson.dumps([version_of(event.users), type(event).__name__, first, event.at_ms, *book])
+
+
+def has_former(users: Mapping[str, User | None]) -> bool:
+    """Whether one of the users has a former password, which may have expired."""
+    return any(user is not None and user.former is not None for user in users.values())
+
+
+def version_of(users: Mapping[str, User | None]) -> int:
+    """The format that has all of these users."""
+    return FORMER_VERSION if has_former(users) else ACCESS_VERSION
 
 
 def event_of(values: list[object]) -> AccessEvent | None:

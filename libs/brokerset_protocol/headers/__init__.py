@@ -9,6 +9,8 @@ from brokerset_protocol.headers.admin import (
     ListUsers,
     NamedSubject,
     NamedUser,
+    UpdateUser,
+    UpdateUserResponse,
     ViewBrokerStatsData,
 )
 from brokerset_protocol.headers.clients import (
@@ -271,6 +273,8 @@ __all__ = [
     "UnregisterClient",
     "UpdateConsumerOffset",
     "UpdateGroupForbidden",
+    "UpdateUser",
+    "UpdateUserResponse",
     "ViewBrokerStatsData",
     "ViewMessage",
     "WipeWritePermOfBroker",

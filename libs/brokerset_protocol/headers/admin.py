@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from brokerset_formats.lazy_dataclasses import dataclass
-from brokerset_protocol.headers.codec import Header
+from brokerset_protocol.headers.codec import Header, Int, Long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,10 +29,32 @@ class NamedUser(Header):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateUser(NamedUser):
+    """AUTH_UPDATE_USER (3002), whose body has the rest."""
+
+    # brokerset
+    former_password_seconds: Int | None = None
+    """How long the password of before is accepted, too; None: not at all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateUserResponse(Header):
+    """Answer to AUTH_UPDATE_USER (3002); Java's has no fields."""
+
+    # brokerset
+    former_until: Long | None = None
+    """Milliseconds since 1970; None where no former password is accepted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ListUsers(Header):
     """AUTH_LIST_USER (3005): those whose name contains `filter`."""
 
     filter: str | None = None
+
+    # brokerset
+    former_passwords: bool | None = None
+    """Whether former passwords are wanted, where passwords are shown: of brokers that take users over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from pathlib import Path
 
 import click
@@ -67,6 +68,29 @@ async def test_users_and_policies_by_commands(tmp_path: Path, monkeypatch: pytes
 
         assert (await run(user, "password", "app", BROKERSET_PASSWORD="second")).exit_code == 0
         assert broker.access.book.users["app"].password == "second"
+
+        done = await run(user, "password", "app", "--keep-former", "24h", BROKERSET_PASSWORD="third")
+        assert "The former one is accepted until" in done.output
+        former = broker.access.book.users["app"].former
+        assert former is not None
+        assert (former.password, former.until_ms > time.time() * 1_000 + 86_000_000) == ("second", True)
+        listed = await run(user, "list")
+        assert "not seen" in listed.output
+        assert "second" not in listed.output
+        rows = {row["name"]: row for row in json.loads((await run(user, "list", "--json")).output)}
+        assert rows["app"]["formerUntil"] == former.until_ms
+        assert "formerUntil" not in rows["root"]
+        wrong = await run(user, "password", "app", "--keep-former", "31d", BROKERSET_PASSWORD="x")
+        assert (wrong.exit_code, "0 to 30d" in wrong.output) == (2, True)
+        same = await run(user, "password", "app", BROKERSET_PASSWORD="third")
+        assert (same.exit_code, broker.access.book.users["app"].former) == (0, None)
+        same = await run(user, "password", "app", "--keep-former", "1h", BROKERSET_PASSWORD="third")
+        assert "warning" in same.output, "there is none to be kept"
+        await run(user, "password", "app", "--keep-former", "1h", BROKERSET_PASSWORD="second")
+        assert broker.access.book.users["app"].former is not None
+        assert (await run(user, "drop-former", "app")).exit_code == 0
+        assert broker.access.book.users["app"].former is None
+
         assert (await run(user, "disable", "app")).exit_code == 0
         assert broker.access.book.users["app"].status == "disable"
         assert (await run(user, "enable", "app")).exit_code == 0

@@ -14,6 +14,8 @@ from brokerset_acl.users import User, UserStatus, UserType, user_of
 from brokerset_formats.errors import FormatError
 from brokerset_protocol.errors import Rejected
 
+NOW = 1_700_000_000_000
+
 ALICE = User("alice", "a-key")
 ROOT = User("root", "r-key", UserType.SUPER)
 
@@ -33,7 +35,7 @@ def create(name: str, **more: Any) -> Callable[[Accounts], object]:
 
 
 def update(name: str, *, by_super: bool = False, **more: Any) -> Callable[[Accounts], object]:
-    return lambda book: book.decide_update(WantedUser(name, **more), by_super=by_super)
+    return lambda book: book.decide_update(WantedUser(name, **more), by_super=by_super, now_ms=NOW)
 
 
 @pytest.mark.parametrize(
@@ -83,16 +85,18 @@ def test_refusals(change: Callable[[Accounts], object], code: int, text: str) ->
 
 def test_what_an_update_does_not_name_stays() -> None:
     """A new password leaves type and status as they are."""
-    changed = accounts().decide_update(WantedUser("alice", password="new"), by_super=False)
+    changed = accounts().decide_update(WantedUser("alice", password="new"), by_super=False, now_ms=NOW)
     assert changed == User("alice", "new")
-    disabled = accounts().decide_update(WantedUser("alice", status=UserStatus.DISABLE), by_super=False)
+    disabled = accounts().decide_update(
+        WantedUser("alice", status=UserStatus.DISABLE), by_super=False, now_ms=NOW
+    )
     assert disabled == User("alice", "a-key", status=UserStatus.DISABLE)
 
 
 def test_a_configured_user_counts_until_the_book_has_one_of_the_name() -> None:
     """A password of the settings is what a new group begins with; it is changed like any other."""
     book = accounts()
-    changed = book.decide_update(WantedUser("first", password="new"), by_super=True)
+    changed = book.decide_update(WantedUser("first", password="new"), by_super=True, now_ms=NOW)
     book.book.put({"first": changed}, {})
     assert book.user("first") == User("first", "new", UserType.SUPER)
     assert [user.username for user in book.users()] == ["alice", "first", "inner", "root"]

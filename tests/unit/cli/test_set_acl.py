@@ -11,7 +11,9 @@ import pytest
 
 from brokerset_cli.set_acl import (
     administrator_file,
+    change_administrator,
     has_acl,
+    is_administrator,
     make_acl,
     settings_file,
     use_acl_of,
@@ -90,6 +92,24 @@ def test_a_password_that_is_changed_in_the_file_is_that_of_the_next_start(tmp_pa
     after = json.loads(settings_file(tmp_path).read_bytes())
     assert json.loads(after["initAuthenticationUser"]) == {"username": "admin", "password": "changed"}
     assert {**before, "initAuthenticationUser": ""} == {**after, "initAuthenticationUser": ""}
+
+
+def test_only_the_administrator_of_the_folder_has_a_password_there(tmp_path: Path) -> None:
+    """Who signs as somebody else changes nothing in the folder; a password that YAML reads as something else
+    is refused."""
+    assert not is_administrator(tmp_path, "admin")
+    make_acl(tmp_path)
+    assert not is_administrator(tmp_path, "admin"), "this process does not sign so yet"
+    use_acl_of(tmp_path)
+    assert is_administrator(tmp_path, "admin")
+    assert not is_administrator(tmp_path, "app")
+
+    change_administrator(tmp_path, "another-password")
+    assert administrator_file(tmp_path).read_text() == "accessKey: admin\nsecretKey: another-password\n"
+    assert stat.S_IMODE(administrator_file(tmp_path).stat().st_mode) == 0o600
+    for password in ("a: b # c", "12345678", "true"):
+        with pytest.raises(ValueError, match="quotes"):
+            change_administrator(tmp_path, password)
 
 
 def test_users_of_the_settings_of_the_environment_are_kept(

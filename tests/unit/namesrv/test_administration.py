@@ -13,7 +13,9 @@ from brokerset_namesrv.administration import ADVICE, Administration, server_sign
 from brokerset_protocol.codes import RequestCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.errors import Rejected
+from brokerset_runtime.clock import ManualClock
 from brokerset_runtime.remoting import Connection, Handler
+from brokerset_runtime.remoting.password_checks import PasswordChecks
 from brokerset_spec.namesrv_settings import NamesrvSettings
 
 INNER = '{"accessKey":"broker","secretKey":"of-brokers"}'
@@ -41,7 +43,8 @@ def test_super_users_of_a_book_administer_and_no_others() -> None:
     book = AccessBook()
     settings = NamesrvSettings(authentication_enabled=True, inner_client_authentication_credentials=INNER)
     accounts = settings_accounts(settings, book)
-    administration = Administration(settings, frozenset(), accounts=accounts)
+    checks = PasswordChecks(ManualClock())
+    administration = Administration(settings, frozenset(), checks=checks, accounts=accounts)
     handler = administration.around({RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: _done})[206]
 
     for user, problem in (

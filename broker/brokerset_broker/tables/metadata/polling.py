@@ -23,6 +23,7 @@ from brokerset_formats.config import (
 from brokerset_formats.errors import FormatError
 from brokerset_formats.lazy_dataclasses import dataclass
 from brokerset_formats.timer_files import TimerCheckpoint, decode_timer_checkpoint
+from brokerset_protocol import headers
 from brokerset_protocol.bodies.metadata import MessageRequestModeTable
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
@@ -180,7 +181,8 @@ async def _request_modes(asker: Asker, address: str) -> dict[str, RequestMode]:
 
 async def _access(asker: Asker, address: str) -> AccessBook | None:
     """Users and policies; None from a master that has none or does not show passwords. Raises FormatError."""
-    users = await asker.ask(address, Command(RequestCode.AUTH_LIST_USER), ASK_SECONDS)
+    listed = headers.ListUsers(former_passwords=True)
+    users = await asker.ask(address, Command(RequestCode.AUTH_LIST_USER, listed.to_ext()), ASK_SECONDS)
     if users.code != ResponseCode.SUCCESS:
         return None
     acls = await asker.ask(address, Command(RequestCode.AUTH_LIST_ACL), ASK_SECONDS)

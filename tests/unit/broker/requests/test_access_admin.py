@@ -14,6 +14,7 @@ from brokerset_broker.tables.access import AccessTable
 from brokerset_broker.tables.metadata.records import AccessPut, Change
 from brokerset_protocol.codes import RequestCode
 from brokerset_protocol.commands import Command
+from brokerset_runtime.clock import ManualClock
 from brokerset_runtime.remoting import Connection
 from brokerset_spec.broker_settings import BrokerSettings
 
@@ -50,7 +51,8 @@ class GroupLog:
 async def created(controllers: Controllers, log: GroupLog, table: AccessTable) -> None:
     """A user is created, and that is answered."""
     admin = AccessAdmin(
-        control=AccessControl(BrokerSettings(), table.book),
+        control=AccessControl(BrokerSettings(), table.book, ManualClock()),
+        clock=ManualClock(),
         admission=cast(Admission, SimpleNamespace(refuses_writes=False)),
         changes=cast(ChangeLog, log),
         cluster=controllers,

@@ -17,6 +17,7 @@ from brokerset_broker.requests.access_control import AccessControl, sign_as_brok
 from brokerset_protocol.codes import RequestCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.errors import Rejected
+from brokerset_runtime.clock import ManualClock
 from brokerset_spec.broker_settings import BrokerSettings
 
 ROOT = Credentials("root", "root-key")
@@ -27,7 +28,7 @@ def remembered(command: Command, **settings: Any) -> list[tuple[str, str, str]]:
     """User, topic and address that are remembered of a request, which may be refused."""
     book = AccessBook({"root": User("root", "root-key", UserType.SUPER)})
     whole = BrokerSettings(authentication_enabled=True, authorization_enabled=True, **settings)
-    control = AccessControl(whole, book)
+    control = AccessControl(whole, book, ManualClock())
     found: list[tuple[str, str, str]] = []
     control.on_send = lambda user, topic, source: found.append((user.username, topic, source))
     connection: Any = SimpleNamespace(peer=("10.0.0.1", 5), state={})
@@ -149,7 +150,9 @@ async def closed_by(*commands: Command) -> bool:
     closed: list[bool] = []
     connection: Any = SimpleNamespace(peer=("10.0.0.1", 5), state={}, close=lambda: closed.append(True))
     settings = BrokerSettings(authentication_enabled=True, refusals_max=2)
-    control = AccessControl(settings, AccessBook({"root": User("root", "root-key", UserType.SUPER)}))
+    control = AccessControl(
+        settings, AccessBook({"root": User("root", "root-key", UserType.SUPER)}), ManualClock()
+    )
     handler = control.around({SEND: lambda *_: None})[SEND]
     for command in commands:
         with pytest.raises(Rejected):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import stat
 from pathlib import Path
 
 from brokerset_acl.access_book import AccessBook
-from brokerset_acl.users import User
+from brokerset_acl.users import FormerPassword, User
 from brokerset_broker.tables.access import FILE_NAME, AccessTable
 
 
@@ -38,6 +39,21 @@ async def test_a_copy_of_the_controllers_outlives_a_start_without_them(tmp_path:
 
     assert (names(again), again.version) == ({"app"}, 7)
     assert stat.S_IMODE((tmp_path / FILE_NAME).stat().st_mode) == 0o600
+
+
+async def test_former_passwords_are_in_the_file_of_users_that_have_one(tmp_path: Path) -> None:
+    """They outlive a restart; the file has nothing more of other users than it always had."""
+    table = AccessTable(tmp_path)
+    table.put({"app": User("app", "key", former=FormerPassword("old", 5)), "other": User("other", "key")}, {})
+    await saved(table)
+
+    again = AccessTable(tmp_path)
+    again.load()
+
+    assert again.book == table.book
+    found = json.loads((tmp_path / FILE_NAME).read_bytes())["users"]
+    assert set(found["other"]) == {"username", "password", "userType", "userStatus"}
+    assert set(found["app"]) - set(found["other"]) == {"formerPassword", "formerUntil"}
 
 
 def test_the_groups_log_says_nothing_while_the_controllers_have_users() -> None:

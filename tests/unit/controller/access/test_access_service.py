@@ -246,3 +246,31 @@ async def test_the_first_user_needs_all_controllers() -> None:
     assert refused.code == ResponseCode.SYSTEM_BUSY
     assert "controller 1 at 127.0.0.1:1 does not answer; start it, or remove it" in (refused.remark or "")
     assert not bench.engine.proposed
+
+
+async def test_a_former_password_needs_all_controllers_and_a_change_at_once_does_not() -> None:
+    """One of an older version would end; with passwords that do not overlap the log is one that it reads."""
+    bench = checking_bench()
+    assert (await create(bench, "app")).code == 0
+    others = Configuration((Member(1, "h:1", "127.0.0.1:1"),))
+    bench.engine.status = replace(bench.engine.status, configuration=others)
+    name, body = {"username": "app"}, b'{"username":"app","password":"new"}'
+
+    refused = await bench.ask(RequestCode.AUTH_UPDATE_USER, {**name, "formerPasswordSeconds": "60"}, body)
+
+    assert refused.code == ResponseCode.SYSTEM_BUSY
+    assert "controller 1 at 127.0.0.1:1 does not answer" in (refused.remark or "")
+    assert bench.machine.access.book.users["app"].password == "key"
+    assert (await bench.ask(RequestCode.AUTH_UPDATE_USER, name, body)).code == 0
+
+
+async def test_the_answer_to_an_update_says_until_when_the_former_password_counts() -> None:
+    """By the clock of the leader, which decides."""
+    bench = checking_bench()
+    assert (await create(bench, "app")).code == 0
+    header = {"username": "app", "formerPasswordSeconds": "60"}
+
+    answer = await bench.ask(RequestCode.AUTH_UPDATE_USER, header, b'{"username":"app","password":"new"}')
+
+    assert int(answer.ext["formerUntil"]) == bench.clock.now_ms() + 60_000
+    assert json.loads(bench.engine.proposed[-1])[0] == 6

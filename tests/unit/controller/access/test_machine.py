@@ -9,9 +9,9 @@ import orjson
 import pytest
 
 from brokerset_acl.policies import Acl, Action, Decision, Entry, resource_of
-from brokerset_acl.users import USERS_MAX, User, UserStatus, UserType
+from brokerset_acl.users import USERS_MAX, FormerPassword, User, UserStatus, UserType
 from brokerset_controller.access import machine as limits
-from brokerset_controller.access.codec import ACCESS_VERSION, encode_event, event_of
+from brokerset_controller.access.codec import ACCESS_VERSION, FORMER_VERSION, encode_event, event_of
 from brokerset_controller.access.events import AccessEvent, BookAdopted, BookChanged
 from brokerset_controller.access.machine import AccessApplied, AccessMachine, size_of
 from brokerset_controller.machine import ReplicasMachine
@@ -149,13 +149,30 @@ def test_events_come_back_from_their_bytes(event: AccessEvent) -> None:
         '[5,"BookChanged",0,1,[],{}]',
         '[5,"BookAdopted","a",1,{"app":null},{}]',
         '[5,"BookAdopted",7,1,{},{}]',
-        '[6,"BookChanged",0,1,{},{}]',
+        '[7,"BookChanged",0,1,{},{}]',
     ],
 )
 def test_what_no_version_writes_is_not_read(text: str) -> None:
     """All controllers read the same, or stop."""
     with pytest.raises(ValueError, match=r".+"):
         ReplicasMachine().apply(1, text.encode())
+
+
+@pytest.mark.parametrize("adopted", [False, True])
+def test_a_former_password_is_agreed_on_in_a_format_of_its_own(adopted: bool) -> None:
+    """So a controller that would drop it stops; without one entries and snapshots are those of before."""
+    user = replace(APP, former=FormerPassword("old-key", 9_000))
+    event = BookAdopted("a", 5, {"app": user}, {}) if adopted else BookChanged(0, 5, {"app": user}, {})
+    machine, other = ReplicasMachine(), ReplicasMachine()
+
+    machine.apply(1, encode_event(event))
+    other.restore(machine.snapshot())
+
+    assert orjson.loads(encode_event(event))[0] == orjson.loads(machine.snapshot())[0] == FORMER_VERSION
+    assert other.access.book.users == {"app": user}
+    assert other.access.book_bytes == bytes_of(other.access)
+    machine.apply(2, encode_event(changed(machine.access, users={"app": APP})))
+    assert orjson.loads(machine.snapshot())[0] == ACCESS_VERSION
 
 
 def test_without_users_snapshots_are_those_of_before() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerset_acl.users import User
+from brokerset_acl.users import FormerPassword, User
 from brokerset_broker.live_settings import LiveSettings
 from brokerset_broker.requests.admin import AdminProcessor
 from brokerset_broker.requests.admission import Admission
@@ -65,6 +65,26 @@ class JavaMaster:
 
     async def tell(self, address: str, command: Command, timeout: float) -> None:
         raise AssertionError("polling tells nothing")
+
+
+async def test_former_passwords_are_asked_for_with_the_users() -> None:
+    """A slave that takes users over from a master of ours goes by both passwords, as its master does."""
+    master, asked = JavaMaster(), []
+
+    class Listening(JavaMaster):
+        async def ask(self, address: str, command: Command, timeout: float) -> Command:
+            asked.append((command.code, dict(command.ext)))
+            return await master.ask(address, command, timeout)
+
+    former = b'"formerPassword":"old","formerUntil":9,"formerLastUsed":8,"formerLastUsedFrom":"h"'
+    ext, users = master.answers[3005]
+    master.answers[3005] = (ext, users.replace(b'"username"', former + b',"username"'))
+
+    polled = await poll(Listening(), "m")
+
+    assert (3005, {"formerPasswords": "true"}) in asked
+    assert polled.state.access is not None
+    assert polled.state.access.users["ak"].former == FormerPassword("old", 9)
 
 
 class OwnMaster:
