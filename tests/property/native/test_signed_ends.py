@@ -62,7 +62,7 @@ class Side:
         self.book = AccessBook({"root": User("root", FIRST, UserType.SUPER), "app": User("app", FIRST)})
         self.allow(t=SOURCES, gone=SOURCES, u=SOURCES[1:])
         settings = BrokerSettings(authentication_enabled=True, authorization_enabled=True)
-        self.control = AccessControl(settings, self.book)
+        self.control = AccessControl(settings, self.book, bench.clock)
         self.lane = self._lane(bench) if natively else None
         self.processor = TransactionProcessor(
             live=bench.live, log_of_transactions=bench.log, topics=bench.topics, ordered=bench.ordered,

@@ -4,6 +4,7 @@ refusals count against the connection that they came by."""
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,7 @@ from brokerset_acl.needs import RULES
 from brokerset_acl.signatures import Credentials
 from brokerset_acl.users import User, UserType
 from brokerset_broker.requests.access_control import AccessControl, sign_as_broker
-from brokerset_protocol.codes import RequestCode
+from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.errors import Rejected
 from brokerset_runtime.clock import ManualClock
@@ -90,7 +91,7 @@ async def test_a_send_that_is_refused_is_not_remembered() -> None:
 def consumed(command: Command, **settings: Any) -> list[tuple[str, ...]]:
     """Kind, user, and what is remembered of a pull, an ack or an end that is let through."""
     book = AccessBook({"root": User("root", "root-key", UserType.SUPER)})
-    control = AccessControl(BrokerSettings(authentication_enabled=True, **settings), book)
+    control = AccessControl(BrokerSettings(authentication_enabled=True, **settings), book, ManualClock())
     found: list[tuple[str, ...]] = []
     control.on_pull = lambda user, *about: found.append(("pull", user.username, *about))
     control.on_ack = lambda user, *about: found.append(("ack", user.username, *about))
@@ -153,10 +154,11 @@ async def closed_by(*commands: Command) -> bool:
     control = AccessControl(
         settings, AccessBook({"root": User("root", "root-key", UserType.SUPER)}), ManualClock()
     )
-    handler = control.around({SEND: lambda *_: None})[SEND]
+    handler = control.around({SEND: lambda *_: pytest.fail("served")})[SEND]
     for command in commands:
-        with pytest.raises(Rejected):
-            handler(connection, command)
+        with suppress(Rejected):
+            answer: Any = handler(connection, command)
+            assert (answer.code, answer.ext) == (ResponseCode.NO_PERMISSION, {"brokersetDenied": "1"})
     await asyncio.sleep(0)
     return bool(closed)
 
