@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,9 +16,16 @@ from brokerset_acl.signatures import Credentials
 from brokerset_client.instance import ClientInstance
 from brokerset_client.messages import Message
 from brokerset_client.producer import Producer
+from brokerset_operator.store_jobs.broker_access import (
+    SIGNING_VARIABLES,
+    TLS_VARIABLE,
+    BrokerTrust,
+    config_data,
+)
 from brokerset_protocol.codes import RequestCode
 from brokerset_rig.certificates import Certificates
 from brokerset_rig.local_servers import HOST, Client
+from brokerset_rig.spark_session import missing_java
 from brokerset_rig.threaded_servers import ThreadedServers, threaded_servers
 from brokerset_runtime.remoting import connect
 from brokerset_runtime.remoting.signing import ACCESS_KEY_VARIABLE, SECRET_KEY_VARIABLE
@@ -179,3 +189,35 @@ def test_a_pattern_takes_a_super_user_and_says_so(guarded: Guarded, monkeypatch:
 
     assert "takes a Super user" in raised.value.advice
     assert guarded.export(monkeypatch, "root", topics=(), pattern="ord.*").messages == 3
+
+
+@pytest.mark.long
+def test_executors_read_in_the_same_way(guarded: Guarded, tmp_path: Path) -> None:
+    """The command as a pod gets it, with the file that the operator writes: an executor of its own reads."""
+    problem = missing_java()
+    if problem is not None:
+        if os.environ.get("CI") == "true":
+            pytest.fail(problem)
+        pytest.skip(problem)
+    guarded.make_user("lake", *READER)
+    guarded.send(50)
+    for name, text in config_data(BrokerTrust("orders-authorities", HOST)).items():
+        (tmp_path / name).write_text(text)
+        variables = {TLS_VARIABLE: str(tmp_path / name)}
+    (tmp_path / "ca.crt").write_bytes((tmp_path / "tls" / "authority.pem").read_bytes())
+    variables |= dict(zip(SIGNING_VARIABLES, ("lake", "lake-key"), strict=True))
+
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "brokerset_spark", "lake", "--topic", "orders"),
+            *("--name-servers", guarded.servers.name_servers, "--target", str(tmp_path / "lake")),
+            *("--summary", str(tmp_path / "summary"), "--messages-per-task", "10"),
+            *("--engine", "spark", "--workers", "1", "--master", "local-cluster[1,1,1024]"),
+        ],
+        env=os.environ | variables, capture_output=True, text=True, timeout=110, check=False,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr[-8_000:]
+    summary = json.loads((tmp_path / "summary").read_text())
+    assert summary["counters"]["export.rows"] == 50
+    assert "lake-key" not in done.stdout + done.stderr
