@@ -76,17 +76,20 @@ class PortForwarder:
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            if (way := self._way()) is not None:
-                async with way.tunnel as socket:
-                    # Clients of RocketMQ speak first; what they begin with says whether they speak TLS.
-                    first = await reader.read(CHUNK_BYTES) if way.trust is not None else b""
-                    if way.trust is not None and not first:
-                        return
-                    by_itself = first[:1] == bytes([HANDSHAKE_BYTE])
-                    pod = await stream_of(way, socket, plain=by_itself)
-                    if first:
-                        await pod.send(first)
-                    await self._relay(reader, writer, pod)
+            if (way := self._way()) is None:
+                return
+            first = b""
+            if way.trust is not None:
+                # Clients of RocketMQ speak first; what they begin with says whether they speak TLS. Nobody
+                # is connected to before: a pod gives up who does not begin a handshake soon.
+                first = await reader.read(CHUNK_BYTES)
+                if not first:
+                    return
+            async with way.tunnel as socket:
+                pod = await stream_of(way, socket, plain=first[:1] == bytes([HANDSHAKE_BYTE]))
+                if first:
+                    await pod.send(first)
+                await self._relay(reader, writer, pod)
         except CommandFailed as error:
             self._failed(str(error))
         except TlsError as error:
