@@ -25,7 +25,10 @@ fuzz_target!(|data: &[u8]| {
             assert!(pull.group.len() + pull.topic.len() < frame.header.len());
             continue;
         }
-        if let Some(ack) = read_ack(frame.header, &mut SignedAck::default()) {
+        let mut signed_ack = SignedAck::default();
+        if let Some(ack) = read_ack(frame.header, &mut signed_ack) {
+            let pieces = signed_ack.pieces(b"");
+            assert!(pieces.map(<[u8]>::len).sum::<usize>() < frame.header.len());
             assert!(ack.names.handle.len() + ack.names.topic.len() < frame.header.len());
             continue;
         }

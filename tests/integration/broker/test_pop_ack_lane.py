@@ -84,7 +84,7 @@ async def fill(broker: Broker) -> None:
         broker.store.append(
             "t", 0, b"%d" % number, b"", flag=0, sys_flag=0, born_timestamp=5, born_host=bytes(8)
         )
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not broker.pop_log.is_known:  # noqa: ASYNC110  # services of a role start in turns of the loop
             await asyncio.sleep(0.01)
 
@@ -172,7 +172,7 @@ async def outcome(
         writer.write(data[at : at + step])
         await writer.drain()
     answers: dict[int, tuple[int, str]] = {}
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(answers) < sum(not command.flag for command in commands):
             size = await reader.readexactly(4)
             frame = await reader.readexactly(int.from_bytes(size, "big"))
