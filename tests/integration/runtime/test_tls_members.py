@@ -16,6 +16,7 @@ from cryptography.x509.oid import NameOID
 from structlog.testing import capture_logs
 
 from brokerset_protocol.commands import Command
+from brokerset_rig.certificates import LOOPBACK
 from brokerset_rig.set_certificates import SetCertificates
 from brokerset_rig.waiting import until
 from brokerset_runtime.remoting import Connection, ConnectionClosed, RemotingServer, connect
@@ -227,6 +228,68 @@ async def test_members_may_be_those_of_one_authority_below_a_root(certificates: 
         shown.write_bytes(shown.read_bytes() + chain)
         with pytest.raises(ConnectionClosed):
             await ask(address, Tls(client.file))
+
+
+CONTROLLERS = "*.orders-controller.shop.svc"
+
+
+@pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
+async def test_who_has_none_of_the_names_of_members_is_refused_and_the_log_says_which(
+    certificates: SetCertificates, version: str
+) -> None:
+    """Though the authority of members has signed it; where clients are served it goes on being served."""
+    controller, broker = (
+        certificates.member(
+            name,
+            (*LOOPBACK, f"{name}.{name.rpartition('-')[0]}.shop.svc"),
+            tls_protocols=version,
+            tls_members_dledger_names=CONTROLLERS,
+        )
+        for name in ("orders-controller-0", "orders-0-0")
+    )
+    async with serving(controller) as members, serving(controller, members_only=False) as clients:
+        assert await ask(members, controller) == 0
+        assert await ask(clients, broker, to_member=False) == 0
+        plain = certificates.member("orders-0-0", tls_members_dledger_names="")  # itself it checks no names
+        with capture_logs() as lines:
+            with pytest.raises(ConnectionClosed):
+                await ask(members, plain)
+            await until(lambda: [line for line in lines if line["event"] == REFUSED], 60)
+    (line,) = [line for line in lines if line["event"] == REFUSED]
+    assert line["subject"] == "CN=orders-0-0"
+    assert "is for 127.0.0.1, localhost, and for none of *.orders-controller.shop.svc" in line["reason"]
+    assert "tls.members.dledger.names" in line["reason"]
+
+
+async def test_a_member_connects_to_nobody_without_one_of_the_names(certificates: SetCertificates) -> None:
+    """The certificate there is good, and for the host that was asked for."""
+    controller = certificates.member(
+        "orders-controller-0", (*LOOPBACK, "a.orders-controller.shop.svc"), tls_members_names=CONTROLLERS
+    )
+    broker = certificates.member("orders-0-0", (*LOOPBACK, "a.orders-0.shop.svc"))
+    async with serving(broker) as address:
+        assert await ask(address, broker) == 0
+        with pytest.raises(ConnectionClosed, match=r"a\.orders-0\.shop\.svc, and for none of \*\.orders"):
+            await ask(address, controller)
+        assert await ask(address, controller, to_member=False) == 0
+
+
+async def test_names_of_one_port_say_nothing_of_another_one(certificates: SetCertificates) -> None:
+    """So brokers replicate, and have no vote among controllers."""
+    member = certificates.member(tls_members_raft_names=CONTROLLERS, tls_members_ha_names="localhost")
+    async with serving(member) as dledger:
+        assert await ask(dledger, member) == 0
+
+
+async def test_new_names_are_used_without_a_restart(certificates: SetCertificates) -> None:
+    """The file of keys is observed as certificates are."""
+    member, other = certificates.member(), certificates.member("other", (*LOOPBACK, "a.orders-0.shop.svc"))
+    async with serving(member) as address:
+        assert await ask(address, other) == 0
+        member.file.write_text(f"{member.file.read_text()}tls.members.names={CONTROLLERS}\n")
+        assert member.refresh()
+        with pytest.raises(ConnectionClosed):
+            await ask(address, other)
 
 
 def below_root(certificates: SetCertificates) -> None:
