@@ -5,14 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from structlog.testing import capture_logs
 
 from brokerset_protocol.commands import Command
@@ -23,7 +18,6 @@ from brokerset_runtime.remoting import Connection, ConnectionClosed, RemotingSer
 from brokerset_runtime.settings import SettingsError
 from brokerset_runtime.tls import Tls
 from brokerset_runtime.tls.arrivals import Arrivals
-from brokerset_runtime.tls.authority import Authority
 
 ECHO = 1
 REFUSED = "connection at a port of members failed"
@@ -213,7 +207,7 @@ def test_ports_of_members_alone_are_warned_of(certificates: SetCertificates) -> 
 
 async def test_members_may_be_those_of_one_authority_below_a_root(certificates: SetCertificates) -> None:
     """Another authority of the same root signs clients; the file of members names neither it nor the root."""
-    below_root(certificates)
+    certificates.put_below_root()
     member, client = certificates.member(), certificates.client()
     async with serving(member) as address:
         assert await ask(address, member) == 0
@@ -290,32 +284,3 @@ async def test_new_names_are_used_without_a_restart(certificates: SetCertificate
         assert member.refresh()
         with pytest.raises(ConnectionClosed):
             await ask(address, other)
-
-
-def below_root(certificates: SetCertificates) -> None:
-    """Replace both authorities by some that one root has signed."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    now, name = datetime.now(UTC), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "root")])
-
-    def signed(subject: x509.Name, of: ec.EllipticCurvePublicKey) -> bytes:
-        certificate = (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(name)
-            .public_key(of)
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(hours=1))
-            .not_valid_after(now + timedelta(hours=1))
-            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(of), critical=False)
-            .sign(key, hashes.SHA256())
-        )
-        return certificate.public_bytes(serialization.Encoding.PEM)
-
-    for each in (certificates.members, certificates.clients):
-        own = x509.load_pem_x509_certificate(each.authority.certificate)
-        public = own.public_key()
-        assert isinstance(public, ec.EllipticCurvePublicKey)
-        each.authority = Authority(signed(own.subject, public), each.authority.key)
-        (each.folder / "authority.pem").write_bytes(each.authority.certificate)
-        (each.folder / "root.pem").write_bytes(signed(name, key.public_key()))
