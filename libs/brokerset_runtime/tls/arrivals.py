@@ -108,6 +108,8 @@ class Arrivals:
         )
 
     def _admit(self, transport: TlsTransport) -> str | None:
+        if self._at_http_port:
+            return None  # nobody was asked
         if self._members_of is None:
             return self._tls.admit(transport)
         return self._tls.admit_member(transport, self._members_of)

@@ -64,6 +64,9 @@ class Tls:
         """By port: `clients`, `members`, `http`; so is the next."""
 
         self.plain_refused: Counter[str] = Counter()
+        self.without_certificate = 0
+        """Connections of clients that were asked for a certificate and showed none."""
+
         self.revoked_closed = 0
         """Connections that were open when their certificate was revoked."""
 
@@ -155,6 +158,7 @@ class Tls:
         """
         shown = transport.shown_certificate()
         if shown is None:
+            self.without_certificate += self._loaded.config.client_certificates is not ClientCertificates.NONE
             return None
         self._established.add(transport, shown)
         name = self._revoked(shown)

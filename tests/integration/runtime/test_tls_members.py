@@ -284,3 +284,18 @@ async def test_new_names_are_used_without_a_restart(certificates: SetCertificate
         assert member.refresh()
         with pytest.raises(ConnectionClosed):
             await ask(address, other)
+
+
+async def test_clients_that_show_nothing_are_counted_where_they_are_asked_to(
+    certificates: SetCertificates,
+) -> None:
+    """So it is known when `require` keeps out nobody any more."""
+    asking = certificates.member(tls_server_need_client_auth="optional")
+    silent = certificates.member(tls_server_need_client_auth="")
+    trusts = str(certificates.members.folder / "authority.pem")
+    nothing = Tls(certificates.clients.config("nothing", tls_client_trustCertPath=trusts))
+    for tls, counted in ((asking, 1), (silent, 0)):
+        async with serving(tls, members_only=False) as address:
+            assert await ask(address, certificates.client(), to_member=False) == 0
+            assert await ask(address, nothing, to_member=False) == 0
+        assert tls.without_certificate == counted
