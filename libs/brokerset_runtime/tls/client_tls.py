@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final, Protocol
 
+from brokerset_runtime.tls.member_names import MemberPort
 from brokerset_runtime.tls.transport import TlsTransport
 
 TRUSTS_MAX: Final = 64
@@ -37,6 +38,9 @@ class ClientTls(Protocol):
     def admit(self, transport: TlsTransport) -> str | None:
         """Why a server that OpenSSL has let pass is refused, by what it has shown; None: it is not."""
 
+    def admit_member(self, transport: TlsTransport, port: MemberPort) -> str | None:
+        """The same of a member, in either direction, at such a port."""
+
 
 @dataclass(frozen=True, slots=True)
 class ShownPair:
@@ -58,6 +62,10 @@ class ServerTrust:
     def admit(self, transport: TlsTransport) -> str | None:
         """Nobody is refused: it has no lists."""
         return None
+
+    def admit_member(self, transport: TlsTransport, port: MemberPort) -> str | None:
+        """Everybody is refused: it is no member."""
+        return "this client is no member"
 
 
 @lru_cache(maxsize=TRUSTS_MAX)

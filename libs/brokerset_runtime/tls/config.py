@@ -7,12 +7,13 @@ used without `tls.test.mode.enable=false`, and nothing ever trusts everybody by 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from brokerset_runtime.settings import SettingsError, read_settings_file
+from brokerset_runtime.tls.member_names import MemberPort, pattern_problem
 
 E = TypeVar("E", bound=Enum)
 
@@ -71,6 +72,9 @@ class TlsConfig:
     member_revocations: Path | None = None
     """Lists of those authorities."""
 
+    member_names: Mapping[MemberPort, tuple[str, ...]] = field(default_factory=dict)
+    """Names of which a certificate must have one, to be a member's at such a port; none: whatever it has."""
+
     at_ha_port: bool = True
     """Whether replication between brokers uses TLS, too: Java's brokers have none there."""
 
@@ -125,6 +129,7 @@ KEYS: Final = frozenset(
         "tls.ciphers", "tls.protocols", "tls.test.mode.enable", "tls.ha.enable",
         "tls.http.enable",
         "tls.members.keyPath", "tls.members.keyPassword", "tls.members.certPath", "tls.members.trustCertPath",
+        "tls.members.names", *(f"tls.members.{port.value}.names" for port in MemberPort),
         "tls.server.crlPath", "tls.client.crlPath", "tls.members.crlPath",
     }
 )  # fmt: skip
@@ -183,6 +188,7 @@ def tls_config(values: Mapping[str, str], *, folder: Path, label: str) -> TlsCon
         client_revocations=reading.path("tls.server.crlPath"),
         member=reading.pair("tls.members"),
         member_authorities=reading.path("tls.members.trustCertPath"),
+        member_names=reading.member_names(),
         member_revocations=reading.path("tls.members.crlPath"),
         at_ha_port=reading.truth("tls.ha.enable", default=True),
         at_http_port=reading.truth("tls.http.enable", default=True),
@@ -227,6 +233,17 @@ class _Reading:
             self.problems.append(f"{prefix}.certPath and {prefix}.keyPath belong together")
             return None
         return KeyPair(certificate, key, self._values.get(f"{prefix}.keyPassword", ""))
+
+    def member_names(self) -> dict[MemberPort, tuple[str, ...]]:
+        """Those of each port, where it has its own or there are some for all."""
+        found = {port: self._names(f"tls.members.{port.value}.names") for port in MemberPort}
+        of_all = self._names("tls.members.names")
+        return {port: names or of_all for port, names in found.items() if names or of_all}
+
+    def _names(self, key: str) -> tuple[str, ...]:
+        names = tuple(name.strip() for name in self._values.get(key, "").split(",") if name.strip())
+        self.problems += [f"{key}: {name} {why}" for name in names if (why := pattern_problem(name))]
+        return names
 
     def lists(self, asked: ClientCertificates) -> None:
         """What keys of revocation lists need, because else they would count for nobody, or against all."""

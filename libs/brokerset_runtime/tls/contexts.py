@@ -16,6 +16,7 @@ import structlog
 
 from brokerset_runtime.settings import SettingsError
 from brokerset_runtime.tls.config import ClientCertificates, KeyPair, TlsConfig, TlsMode, read_tls_config
+from brokerset_runtime.tls.member_names import MemberPort, described, has_name
 from brokerset_runtime.tls.shown_certificates import observe_certificates
 from brokerset_runtime.tls.transport import TlsTransport
 
@@ -63,6 +64,9 @@ class Tls:
         """By port: `clients`, `members`, `http`; so is the next."""
 
         self.plain_refused: Counter[str] = Counter()
+        self.without_certificate = 0
+        """Connections of clients that were asked for a certificate and showed none."""
+
         self.revoked_closed = 0
         """Connections that were open when their certificate was revoked."""
 
@@ -154,12 +158,23 @@ class Tls:
         """
         shown = transport.shown_certificate()
         if shown is None:
+            self.without_certificate += self._loaded.config.client_certificates is not ClientCertificates.NONE
             return None
         self._established.add(transport, shown)
         name = self._revoked(shown)
         return (
             None if name is None else f"the other end's certificate is refused: certificate revoked: {name}"
         )
+
+    def admit_member(self, transport: TlsTransport, port: MemberPort) -> str | None:
+        """The same of a member, which must have one of the names of members at such a port, if there are."""
+        names = self._loaded.config.member_names.get(port)
+        if names and not has_name(shown := transport.shown_names(), names):
+            return (
+                f"the other end's certificate is for {described(shown)}, and for none of {', '.join(names)}"
+                f" (tls.members.{port.value}.names, or tls.members.names without that)"
+            )
+        return self.admit(transport)
 
     def close_revoked(self) -> None:
         """Close connections whose certificate is on a list that has come since; from any thread."""

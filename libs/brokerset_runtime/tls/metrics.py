@@ -48,6 +48,11 @@ class TlsCollector(Collector):
             "brokerset_tls_reload_failures", "Changes of certificates that could not be used.", tls.failures
         )
         yield CounterMetricFamily(
+            "brokerset_tls_clients_without_certificate",
+            "Connections that showed no certificate where one is optional.",
+            tls.without_certificate,
+        )
+        yield CounterMetricFamily(
             "brokerset_tls_revoked_closed",
             "Connections that were closed, because their certificate was revoked.",
             tls.revoked_closed,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from brokerset_runtime.tls.shown_certificates import shown_name, shown_subject
 
@@ -103,6 +103,11 @@ class TlsSession:
     def shown_certificate(self) -> bytes | None:
         """What the other end has shown and OpenSSL has taken, in DER; of sessions that have agreed."""
         return self._object.getpeercert(binary_form=True)
+
+    def shown_names(self) -> tuple[tuple[str, str], ...]:
+        """What that certificate is for, by kind (`DNS`, `IP Address`, `URI`); of contexts that check it."""
+        found: Any = (self._object.getpeercert() or {}).get("subjectAltName", ())
+        return tuple(found)
 
     def _agree(self) -> bool:
         try:

@@ -129,6 +129,10 @@ class TlsTransport(asyncio.Protocol):
         """What the other end has shown, in DER; None if it was not asked, or showed none."""
         return self._session.shown_certificate()
 
+    def shown_names(self) -> tuple[tuple[str, str], ...]:
+        """What that certificate is for."""
+        return self._session.shown_names()
+
     def refuse(self, why: str) -> None:
         """Abort a connection that must not be any more; the protocol above gets a `TlsError`."""
         self._error = self._error or TlsError(why)

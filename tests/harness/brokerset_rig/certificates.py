@@ -36,14 +36,20 @@ class Certificates:
             self._replace(f"{name}.{ending}", data)
 
     def revoke(
-        self, *names: str, file: str = "revoked.pem", lifetime: timedelta = DAY, age: timedelta = DAY
+        self,
+        *names: str,
+        file: str = "revoked.pem",
+        lifetime: timedelta = DAY,
+        age: timedelta = DAY,
+        by: Authority | None = None,
     ) -> Path:
-        """Write the authority's list of revoked certificates: those of `names`, and of nobody else.
+        """Write the list of certificates that the authority, or `by`, has revoked: those of `names` alone.
 
         It is `age` old, and good for `lifetime` from now.
         """
-        authority = x509.load_pem_x509_certificate(self.authority.certificate)
-        key = serialization.load_pem_private_key(self.authority.key, password=None)
+        by = by or self.authority
+        authority = x509.load_pem_x509_certificate(by.certificate)
+        key = serialization.load_pem_private_key(by.key, password=None)
         assert isinstance(key, ec.EllipticCurvePrivateKey)
         now = datetime.now(UTC)
         builder = (

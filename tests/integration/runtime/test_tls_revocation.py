@@ -18,6 +18,7 @@ from brokerset_rig.waiting import until
 from brokerset_runtime.remoting import Connection, ConnectionClosed, RemotingServer, connect
 from brokerset_runtime.settings import SettingsError
 from brokerset_runtime.tls import Tls, contexts
+from brokerset_runtime.tls.authority import Authority
 from brokerset_runtime.tls.metrics import tls_registry
 
 ECHO = 1
@@ -304,3 +305,51 @@ async def test_the_end_of_lists_and_what_was_closed_are_metrics(certificates: Se
     assert (name, "CN=clients of the set") in found
     assert (name, "CN=members of the set") in found
     assert found["brokerset_tls_revoked_closed_total", None] == 0
+
+
+async def test_an_authority_that_its_root_has_revoked_signs_nobody_any_more(
+    certificates: SetCertificates,
+) -> None:
+    """Each authority of a chain needs a list, up to the root."""
+    of = certificates.members
+    key = certificates.put_below_root()
+    root = Authority((of.folder / "root.pem").read_bytes(), key)
+    chain = of.folder / "authorities.pem"
+    chain.write_bytes((of.folder / "root.pem").read_bytes() + of.authority.certificate)
+    lists = of.folder / "lists.pem"
+    server = Tls(of.config("server"))
+    trusting = {"tls_client_trustCertPath": "authorities.pem", "tls_client_crlPath": "lists.pem"}
+
+    def revoke(*names: str) -> None:
+        of.revoke(file="own.pem")
+        of.revoke(*names, file="of_root.pem", by=root)
+        lists.write_bytes(b"".join((of.folder / name).read_bytes() for name in ("own.pem", "of_root.pem")))
+
+    async with serving(server) as address:
+        revoke()
+        assert await ask(address, Tls(of.config("client", **trusting))) == 0
+        revoke("authority")
+        with pytest.raises(ConnectionClosed, match="certificate revoked"):
+            await ask(address, Tls(of.config("client", **trusting)))
+    lists.write_bytes((of.folder / "own.pem").read_bytes())
+    with pytest.raises(SettingsError, match="has no list of CN=root: all its certificates would be refused"):
+        Tls(of.config("client", **trusting))
+
+
+async def test_of_members_below_a_root_the_list_of_their_authority_counts_alone(
+    certificates: SetCertificates,
+) -> None:
+    """Nobody above it is trusted, so nobody's list could be checked."""
+    certificates.put_below_root()
+    for each in (certificates.members, certificates.clients):
+        each.revoke()
+    server, lost = member(certificates), certificates.member("lost")
+    async with serving(server, members_only=True) as members, serving(server) as clients:
+        assert await ask(members, server, to_member=True) == 0
+        assert await ask(clients, server) == 0
+        certificates.members.revoke("lost", age=timedelta(hours=1))
+        assert server.refresh()
+        assert await ask(members, server, to_member=True) == 0
+        for address, to_member in ((members, True), (clients, False)):
+            with pytest.raises(ConnectionClosed, match="our certificate is revoked"):
+                await ask(address, lost, to_member=to_member)
