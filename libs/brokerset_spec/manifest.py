@@ -36,7 +36,6 @@ from brokerset_spec.network_peers import OUTSIDE_LEFT_OUT, NetworkPolicy, check_
 from brokerset_spec.pod_template import check_pod_template, resource_problems
 from brokerset_spec.problems import BROKER_NAME_SHAPE, ManifestError, Problem
 from brokerset_spec.set_parts import (
-    ACL_OF_DLEDGER,
     ACL_SHARED,
     AUTHORITY_TOO_SHORT,
     CONTROLLERS_MAX,
@@ -486,8 +485,6 @@ def _acl_problems(manifest: BrokerSet) -> Iterable[Problem]:
         return
     if spec.controllers.ref is not None:
         yield Problem("spec.acl.secretName", *ACL_SHARED)
-    if manifest.is_dledger:
-        yield Problem("spec.acl.secretName", *ACL_OF_DLEDGER)
     for name in ("authenticationEnabled", "authorizationEnabled", "refuseSignedRequests"):
         if name in spec.config:
             yield Problem(f"spec.config.{name}", "is up to spec.acl", "leave it out, and set acl.mode")

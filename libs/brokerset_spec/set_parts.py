@@ -227,10 +227,6 @@ ACL_SHARED: Final = (
     "is not possible with controllers of another set",
     "leave it out, or leave controllers.ref out: this set then runs its own",
 )
-ACL_OF_DLEDGER: Final = (
-    "is not served with replication.mode: dledger yet",
-    "leave it out, and let nobody else reach the ports",
-)
 ENFORCING_SHARED: Final = (
     "enforcing is not possible with controllers of another set",
     "use permissive, or leave controllers.ref out: this set then runs its own",

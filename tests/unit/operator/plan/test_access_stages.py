@@ -24,12 +24,14 @@ from brokerset_sim.kubernetes_worlds import act, condition, decide, is_done, set
 
 ENFORCING = {"secretName": "orders-access"}
 PERMISSIVE = {**ENFORCING, "mode": "permissive"}
+DLEDGER = {"replication": {"mode": "dledger"}}
 SECONDS_MAX = 900
 
 
 def component(pod: Pod) -> str:
     """What kind of process it has."""
-    return "controller" if pod.keeper.endswith("-controller") else "broker"
+    named = pod.keeper.rpartition("-")[2]
+    return named if named in ("controller", "namesrv") else "broker"
 
 
 def done(pod: Pod) -> str:
@@ -49,8 +51,8 @@ def check(world: Kubernetes) -> None:
         for client in pods:
             if done(server) != CHECKS or client is server:
                 continue
-            if component(server) == component(client) == "controller":
-                continue  # they talk by Raft
+            if component(client) == "namesrv" or component(server) == component(client) == "controller":
+                continue  # name servers ask nobody, and controllers talk by Raft
             assert signs(client), (server.name, client.name)
             assert dict(server.access)[SECRET_ANNOTATION] == dict(client.access)[SECRET_ANNOTATION]
 
@@ -73,6 +75,10 @@ def found(world: Kubernetes) -> set[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(
+    ("kind", "others"),
+    [({}, "controller"), (DLEDGER, "namesrv"), ({**DLEDGER, "controllers": {"replicas": 3}}, "controller")],
+)
+@pytest.mark.parametrize(
     ("before", "after", "last"),
     [
         ({}, ENFORCING, AccessStage.ENFORCING),
@@ -85,16 +91,16 @@ def found(world: Kubernetes) -> set[tuple[str, str]]:
     ],
 )
 def test_no_pod_is_ever_asked_without_a_signature_by_one_that_it_checks(
-    before: dict[str, Any], after: dict[str, Any], last: AccessStage
+    before: dict[str, Any], after: dict[str, Any], last: AccessStage, kind: dict[str, Any], others: str
 ) -> None:
-    """Not in any second of the way, in either direction, and also while the users become others."""
-    world = settled(acl=before)
+    """Not in any second of the way, in either direction, while the users become others, and in each mode."""
+    world = settled(acl=before, **kind)
     check(world)
 
-    world.apply_manifest(acl=after)
+    world.apply_manifest(acl=after, **kind)
     carried_on(world)
 
-    assert found(world) == {(each, does(each, last)) for each in ("controller", "broker")}
+    assert found(world) == {(each, does(each, last)) for each in (others, "broker")}
     assert {dict(pod.access).get(SECRET_ANNOTATION) for pod in world.pods.values() if done(pod)} <= {
         after.get("secretName")
     }
