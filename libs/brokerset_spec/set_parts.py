@@ -223,14 +223,6 @@ AUTHORITY_TOO_SHORT: Final = (
     "is too short for certificateDays: an authority lasts at least three times as long",
     "use a greater number",
 )
-ACL_SHARED: Final = (
-    "is not possible with controllers of another set",
-    "leave it out, or leave controllers.ref out: this set then runs its own",
-)
-ENFORCING_SHARED: Final = (
-    "enforcing is not possible with controllers of another set",
-    "use permissive, or leave controllers.ref out: this set then runs its own",
-)
 """What is wrong with a section, and what to do about it; for the API server, and for us."""
 
 
@@ -309,8 +301,8 @@ class Tls(Part):
 
     mode: Literal["permissive", "enforcing"] = "permissive"
     """`permissive`: plain requests are served, too, and pods connect to each other without TLS. `enforcing`:
-    each port of the set takes TLS alone; it needs `trustConfigMap` or `authority`, and controllers that no
-    other set shares.
+    each port of the set takes TLS alone; it needs `trustConfigMap` or `authority`. Sets that share
+    controllers have it together.
 
     A set that runs gets there and back in steps, each of which replaces its pods one at a time: first all
     accept TLS, then all connect by it, then plain requests are refused.

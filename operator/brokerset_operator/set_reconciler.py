@@ -66,6 +66,16 @@ class SharedControllers:
         """The other sets that use the controllers of a set."""
         return tuple(user for user, serving in self._serving.items() if serving == key)
 
+    def peers_of(self, key: Key) -> tuple[Key, ...]:
+        """The other sets with which a set shares controllers, as far as their pods talk to each other."""
+        serving = self._serving.get(key)
+        return self.served_by(key) if serving is None else (serving,)
+
+    def serving(self, namespace: str, name: str) -> str:
+        """Name of the set whose controllers serve a set; its own if nothing else is known."""
+        serving = self._serving.get(Key(SET, namespace, name))
+        return name if serving is None else serving.name
+
 
 @dataclass(slots=True)
 class SetReconciler:

@@ -13,6 +13,7 @@ from typing import Any
 from brokerset_kube import kinds
 from brokerset_kube.client import KubeClient
 from brokerset_kube.errors import Forbidden, NotFound
+from brokerset_operator.controllers_view import controllers_of
 from brokerset_operator.model import names
 from brokerset_operator.model.tls_stages import connects_by_tls
 from brokerset_operator.plan.objects import part, text
@@ -38,8 +39,40 @@ class SetTrust:
         return self.given if connects_by_tls(pods) else None
 
 
-async def trust_in(client: KubeClient, broker_set: Mapping[str, Any]) -> SetTrust:
-    """Read the authorities of a BrokerSet. Raises a `KubeError` if the API server does not tell."""
+@dataclass(frozen=True, slots=True)
+class Authorities:
+    """What a set's ConfigMap of authorities says."""
+
+    text: str = ""
+    """In PEM; empty without a ConfigMap, or if that is wrong."""
+
+    problem: str | None = None
+    """What is wrong with it, and what to do."""
+
+
+async def trust_in(client: KubeClient, broker_set: Mapping[str, Any]) -> tuple[SetTrust, Authorities]:
+    """Read whom to trust in a BrokerSet, and its own authorities, which may be fewer.
+
+    Pods of sets that share controllers are asked together. Raises a `KubeError` if the API server does not
+    tell.
+    """
+    metadata, serving = broker_set["metadata"], controllers_of(broker_set)
+    own = await authorities_of(client, broker_set)
+    texts = [own.text]
+    if serving != metadata["name"]:
+        try:
+            other = await client.get(kinds.BROKER_SET, serving, metadata["namespace"])
+        except NotFound:
+            pass
+        else:
+            texts.append((await authorities_of(client, other)).text)
+    known = "".join(each for each in texts if each)
+    given = trust_of(known, server_name(serving, metadata["namespace"])) if known else None
+    return SetTrust(given, own.problem), own
+
+
+async def authorities_of(client: KubeClient, broker_set: Mapping[str, Any]) -> Authorities:
+    """Read a BrokerSet's own authorities. Raises a `KubeError` if the API server does not tell."""
     metadata = broker_set["metadata"]
     asked = part(part(broker_set, "spec"), "tls")
     if own := isinstance(asked.get("authority"), Mapping):
@@ -47,23 +80,25 @@ async def trust_in(client: KubeClient, broker_set: Mapping[str, Any]) -> SetTrus
     else:
         name = text(asked.get("trustConfigMap"))
     if name is None:
-        return SetTrust()
+        return Authorities()
     where = f"ConfigMap {name} (spec.tls.trustConfigMap)"
     advice = f"it needs an entry {AUTHORITIES_FILE} with the authorities that sign the set's certificates"
     try:
         found = await client.get(kinds.CONFIG_MAP, name, metadata["namespace"])
     except NotFound:
         if own:
-            return SetTrust()  # the operator makes it, see `plan/certificates`
-        return SetTrust(problem=f"{where} is not there: make it; {advice}")
+            return Authorities()  # the operator makes it, see `plan/certificates`
+        return Authorities(problem=f"{where} is not there: make it; {advice}")
     except Forbidden as error:
-        return SetTrust(problem=f"{where} may not be read: {error.message}")
-    return trust_by(found, where, advice, server_name(metadata["name"], metadata["namespace"]))
+        return Authorities(problem=f"{where} may not be read: {error.message}")
+    return authorities_by(found, where, advice)
 
 
-def trust_by(config_map: Mapping[str, Any], where: str, advice: str, expected: str) -> SetTrust:
-    """Trust what a ConfigMap has, in servers that show a certificate for the name `expected`."""
+def authorities_by(config_map: Mapping[str, Any], where: str, advice: str) -> Authorities:
+    """What a ConfigMap says; what cannot be used is a problem."""
+    found = str(part(config_map, "data").get(AUTHORITIES_FILE, ""))
     try:
-        return SetTrust(trust_of(str(part(config_map, "data").get(AUTHORITIES_FILE, "")), expected))
+        trust_of(found, "any")
     except ValueError as error:
-        return SetTrust(problem=f"{where} {error}: {advice}")
+        return Authorities(problem=f"{where} {error}: {advice}")
+    return Authorities(found if found.endswith("\n") else f"{found}\n")

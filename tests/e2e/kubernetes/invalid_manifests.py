@@ -500,13 +500,6 @@ CONTRADICTIONS: Final = (
         tls={"issuerRef": {"name": "companys", "kind": "Vault"}},
     ),
     _spec(
-        "TLS alone with controllers of another set",
-        "spec.tls.mode: Forbidden: enforcing is not possible with controllers of another set",
-        "spec.tls.mode: enforcing is not possible with controllers of another set; use permissive",
-        tls={"mode": "enforcing", "secretName": "orders-tls", "trustConfigMap": "orders-authorities"},
-        controllers={"ref": {"name": "other"}},
-    ),
-    _spec(
         "a mode of TLS that there is not",
         "spec.tls.mode: Unsupported value",
         "spec.tls.mode: ",

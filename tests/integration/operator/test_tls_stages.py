@@ -6,15 +6,18 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.unit.operator.resources.sets import build
+from tests.unit.operator.resources.sets import observe, wanted
 
+from brokerset_operator.model.observed import Observed
+from brokerset_operator.model.peers import PeerSet
 from brokerset_operator.model.tls_stages import TlsStage
+from brokerset_operator.resources.settings_files import BROKER_FILE
 from brokerset_operator.resources.tls_files import CONFIG_FILE, SECRET_FOLDER, STAGE_FILES, TRUST_FOLDER
-from brokerset_operator.set_trust import trust_by
+from brokerset_operator.set_trust import authorities_by
 from brokerset_protocol.commands import Command
 from brokerset_runtime.remoting import ConnectionClosed, ConnectionPool, RemotingServer
 from brokerset_runtime.remoting.connection import Connection
-from brokerset_runtime.tls import ClientTls, Tls
+from brokerset_runtime.tls import ClientTls, Tls, trust_of
 from brokerset_runtime.tls.authority import Authority
 
 ECHO = 1
@@ -35,7 +38,9 @@ def pods(tmp_path: Path, authority: Authority) -> dict[TlsStage, Tls]:
     return _pods(tmp_path, authority, [NAME, "*.orders-0.shop.svc"])
 
 
-def _pods(folder: Path, authority: Authority, names: list[str]) -> dict[TlsStage, Tls]:
+def _pods(
+    folder: Path, authority: Authority, names: list[str], observed: Observed | None = None
+) -> dict[TlsStage, Tls]:
     issued = authority.issue("orders", names)
     for name, content in {
         "tls.crt": issued.certificate,
@@ -43,14 +48,12 @@ def _pods(folder: Path, authority: Authority, names: list[str]) -> dict[TlsStage
         "ca.crt": authority.certificate,
     }.items():
         (folder / name).write_bytes(content)
-    files = build(SPEC)["ConfigMap", "orders-0"]["data"]
-    found = {}
-    for stage in TlsStage:
-        name = STAGE_FILES.get(stage, CONFIG_FILE)
-        text = files[name].replace(SECRET_FOLDER, str(folder)).replace(TRUST_FOLDER, str(folder))
-        (folder / name).write_text(text, encoding="utf-8")
-        found[stage] = Tls(folder / name)
-    return found
+    objects = wanted(observe(SPEC) if observed is None else observed)
+    files = next(each["data"] for each in objects if BROKER_FILE in each.get("data", {}))
+    for name, text in files.items():
+        mounted = text.replace(SECRET_FOLDER, str(folder)).replace(TRUST_FOLDER, str(folder))
+        (folder / name).write_text(mounted, encoding="utf-8")
+    return {stage: Tls(folder / STAGE_FILES.get(stage, CONFIG_FILE)) for stage in TlsStage}
 
 
 async def _echo(_: Connection, command: Command) -> Command:
@@ -105,14 +108,13 @@ def test_outsiders_are_refused_and_the_operator_is_served(
 ) -> None:
     """Plain at no port; the operator by what the ConfigMap has, at ports for everybody alone."""
     enforcing = pods[TlsStage.ENFORCING]
-    operator = trust_by({"data": {"ca.crt": authority.certificate.decode()}}, "here", "", NAME).given
+    operator = trust_of(authority.certificate.decode(), NAME)
 
     async def work() -> None:
         assert not await reaches(enforcing, None)
         assert not await reaches(enforcing, None, member=True)
         assert await reaches(enforcing, operator)
 
-    assert operator is not None
     asyncio.run(work())
 
 
@@ -122,7 +124,7 @@ def test_a_certificate_of_the_same_authority_for_another_name_is_no_pod_of_the_s
     """Neither pods nor operator send it anything, though it is at an address of theirs."""
     (tmp_path / "other").mkdir()
     other = _pods(tmp_path / "other", authority, ["invoices-namesrv.shop.svc", "127.0.0.1"])
-    operator = trust_by({"data": {"ca.crt": authority.certificate.decode()}}, "here", "", NAME).given
+    operator = trust_of(authority.certificate.decode(), NAME)
 
     async def work() -> None:
         server = other[TlsStage.ENFORCING]
@@ -133,9 +135,44 @@ def test_a_certificate_of_the_same_authority_for_another_name_is_no_pod_of_the_s
     asyncio.run(work())
 
 
+@pytest.fixture
+def two_sets(tmp_path: Path, authority: Authority) -> tuple[dict[TlsStage, Tls], dict[TlsStage, Tls]]:
+    """Pods of `orders`, which has the controllers, and of `bills`, which uses them."""
+    other = Authority.make("other")
+    own, others = authority.certificate.decode(), other.certificate.decode()
+    joined = {**SPEC, "controllers": {"ref": {"name": "orders"}}}
+    orders = PeerSet(name="orders", manifest=observe(SPEC).manifest, authorities=own)
+    bills = PeerSet(name="bills", manifest=observe(joined, name="bills").manifest, authorities=others)
+    seen = observe(SPEC, authorities=own, peers=(bills,))
+    of_others = observe(joined, name="bills", authorities=others, peers=(orders,))
+    for folder in (tmp_path / "orders", tmp_path / "bills"):
+        folder.mkdir()
+    return (
+        _pods(tmp_path / "orders", authority, [NAME], seen),
+        _pods(tmp_path / "bills", other, [NAME], of_others),
+    )
+
+
+@pytest.mark.parametrize("stage", STAGES[1:])
+def test_pods_of_sets_that_share_controllers_reach_each_other_and_are_no_members_of_each_other(
+    stage: TlsStage, two_sets: tuple[dict[TlsStage, Tls], dict[TlsStage, Tls]]
+) -> None:
+    """Though each set has an authority of its own; Raft and HA ports let in their own set alone."""
+    orders, bills = (pods[stage] for pods in two_sets)
+
+    async def work() -> None:
+        for server, client in ((orders, bills), (bills, orders), (orders, orders), (bills, bills)):
+            assert await reaches(server, client)
+        for server, client in ((orders, bills), (bills, orders)):
+            by_tls = stage >= TlsStage.CONNECTING
+            assert await reaches(server, client, member=True) is not by_tls
+
+    asyncio.run(work())
+
+
 def test_a_config_map_without_authorities_says_what_is_missing() -> None:
     """The text is the condition's."""
-    trust = trust_by({"data": {}}, "ConfigMap orders-authorities", "it needs an entry ca.crt", NAME)
+    found = authorities_by({"data": {}}, "ConfigMap orders-authorities", "it needs an entry ca.crt")
 
-    assert trust.given is None
-    assert trust.problem == "ConfigMap orders-authorities has no certificate in PEM: it needs an entry ca.crt"
+    assert found.text == ""
+    assert found.problem == "ConfigMap orders-authorities has no certificate in PEM: it needs an entry ca.crt"

@@ -17,10 +17,12 @@ from brokerset_operator.model.access_stages import (
     next_step,
 )
 from brokerset_operator.model.observed import Observed
+from brokerset_operator.model.peers import PeerSet
 from brokerset_operator.plan.deciding import plan
 from brokerset_sim.kubernetes_model import Kubernetes, Pod
 from brokerset_sim.kubernetes_wanted import wanted_of_model
 from brokerset_sim.kubernetes_worlds import act, condition, decide, is_done, settled
+from brokerset_spec.manifest import default_manifest
 
 ENFORCING = {"secretName": "orders-access"}
 PERMISSIVE = {**ENFORCING, "mode": "permissive"}
@@ -162,22 +164,30 @@ def on_its_way() -> Observed:
     return world.observe_now()
 
 
-@pytest.mark.parametrize(
-    ("trouble", "reason"),
-    [
-        ({"access_problem": "Secret orders-access may not be read"}, "NoCredentials"),
-        ({"shared_by": ("invoices",)}, "Unsafe"),
-    ],
-)
-def test_what_cannot_be_safe_is_not_begun(trouble: dict[str, Any], reason: str) -> None:
-    """An operator that could not administer the set, and sets whose brokers sign nothing."""
+def test_what_cannot_be_safe_is_not_begun() -> None:
+    """An operator that could not administer the set."""
     observed = on_its_way()
     assert next_step(observed).stage is AccessStage.SIGNING
 
-    kept = replace(observed, **trouble)
+    kept = replace(observed, access_problem="Secret orders-access may not be read")
 
     assert next_step(kept).stage is AccessStage.OPEN
-    assert condition(dict(plan(kept, wanted_of_model).status), "AccessRefused") == ("True", reason)
+    assert condition(dict(plan(kept, wanted_of_model).status), "AccessRefused") == ("True", "NoCredentials")
+
+
+def test_brokers_of_another_set_that_sign_nothing_keep_controllers_from_checking_and_are_named() -> None:
+    """They would not be let in any more; to sign is harmless, and done."""
+    world = settled(acl=PERMISSIVE)
+    world.apply_manifest(acl=ENFORCING)
+    assert next_step(world.observe_now()).stage is AccessStage.ADMINISTRATION
+
+    kept = replace(
+        world.observe_now(), peers=(PeerSet(name="invoices", manifest=default_manifest("invoices")),)
+    )
+
+    assert next_step(kept).stage is AccessStage.SIGNING
+    assert "BrokerSet invoices" in next_step(kept).refused
+    assert condition(dict(plan(kept, wanted_of_model).status), "AccessRefused") == ("True", "Unsafe")
 
 
 def test_a_new_set_waits_for_credentials_and_then_checks_from_its_first_pod_on() -> None:

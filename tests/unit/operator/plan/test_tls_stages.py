@@ -10,16 +10,21 @@ import pytest
 
 from brokerset_operator.model.actions import EmitEvent
 from brokerset_operator.model.observed import Observed
+from brokerset_operator.model.peers import PeerSet
 from brokerset_operator.model.tls_stages import TlsStage, connects_by_tls, next_step
 from brokerset_operator.plan.deciding import plan
 from brokerset_sim.kubernetes_model import BAD_IMAGE, Kubernetes
 from brokerset_sim.kubernetes_wanted import wanted_of_model
 from brokerset_sim.kubernetes_worlds import act, condition, decide, is_done, settled
+from brokerset_spec.manifest import default_manifest
 
 NAMES = {"secretName": "orders-tls", "trustConfigMap": "orders-authorities"}
 ENFORCING = {**NAMES, "mode": "enforcing"}
 PERMISSIVE = {**NAMES, "mode": "permissive"}
 SECONDS_MAX = 600
+
+PLAIN_PEER = PeerSet(name="invoices", manifest=default_manifest("invoices"))
+"""A set that shares controllers, without TLS and without pods as yet."""
 
 CONNECTS_BY_TLS = {TlsStage.CONNECTING, TlsStage.ENFORCING}
 TAKES_TLS = {TlsStage.ACCEPTING, TlsStage.CONNECTING, TlsStage.ENFORCING}
@@ -140,7 +145,7 @@ def test_sets_that_share_the_controllers_keep_the_set_from_it_and_are_named() ->
     observed = ready_to_connect()
     assert next_step(observed).stage is TlsStage.CONNECTING
 
-    shared = replace(observed, shared_by=("invoices",))
+    shared = replace(observed, peers=(PLAIN_PEER,))
 
     assert next_step(shared).stage is TlsStage.ACCEPTING
     decided = plan(shared, wanted_of_model)
@@ -166,7 +171,7 @@ def test_a_set_that_comes_to_share_the_controllers_stops_the_way_where_it_is() -
     observed = replace(world.observe_now(), stateful_sets={}, pods=connecting)
     assert next_step(observed).stage is TlsStage.ENFORCING
 
-    step = next_step(replace(observed, shared_by=("invoices",)))
+    step = next_step(replace(observed, peers=(PLAIN_PEER,)))
 
     assert step.stage is TlsStage.CONNECTING
     assert "invoices" in step.refused
