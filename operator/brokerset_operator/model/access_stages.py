@@ -102,21 +102,22 @@ def next_step(observed: Observed) -> AccessStep:
     joined = observed.manifest.spec.controllers.ref is not None
     at = position(LADDER, observed, wanted, LEFT_OUT if joined else frozenset())
     now = AccessStage(at.now)
-    if now == wanted:
+    if at.following == now:
         return AccessStep(now, wanted)
+    up = at.following > now
     mine = observed.manifest.spec.acl.secret_name
     others = sorted(set(_secrets(observed)) - {mine})
-    waits = at.waits_for or (f"a pod has the users of Secret {others[0]}" if others and wanted > now else "")
+    waits = at.waits_for or (f"a pod has the users of Secret {others[0]}" if others and up else "")
     if waits:
         return AccessStep(now, wanted, waits)
-    if wanted > now and observed.access_problem is not None:
+    if up and observed.access_problem is not None:
         return AccessStep(now, wanted, refused=observed.access_problem)
     if (peer := kept_by(LADDER, observed.peers, at)) is not None:
         if comes_along(LADDER, peer, at):
             why = f"pods of BrokerSet {peer.name}, which shares controllers, come first"
             return AccessStep(now, wanted, why)
-        return AccessStep(now, wanted, refused=_apart(peer, mine, up=wanted > now))
-    if at.following >= AccessStage.ADMINISTRATION and wanted > now:
+        return AccessStep(now, wanted, refused=_apart(peer, mine, up=up))
+    if at.following >= AccessStage.ADMINISTRATION and up:
         waits, refused = _other_users(observed.peers, mine)
         if waits or refused:
             return AccessStep(now, wanted, waits, refused)

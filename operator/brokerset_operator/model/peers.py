@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from brokerset_operator.model.certificates import trust_config_map
 from brokerset_spec.manifest import BrokerSet
 
 
@@ -28,4 +29,17 @@ class PeerSet:
     """In PEM: who signs its certificates. Empty if that is not known."""
 
     trust_problem: str | None = None
-    """Why that is not known, and what to do; None also where it has no certificates."""
+    """What is wrong with its ConfigMap of authorities, and what to do."""
+
+    @property
+    def unknown(self) -> str | None:
+        """Why its authorities are not known; None where they are, or where it has none."""
+        named = None if self.manifest is None else trust_config_map(self.manifest)
+        if self.trust_problem is not None or named is None or self.authorities:
+            return self.trust_problem
+        return f"ConfigMap {named} is not there yet"
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether there are events when its authorities change: not of a ConfigMap that people keep."""
+        return self.manifest is None or self.manifest.spec.tls.trust_config_map is None

@@ -74,6 +74,9 @@ def position(
     # Templates differ only while a reconcile was interrupted that changes them: by one stage.
     highest, lowest = max(low for low, _ in spans), min(high for _, high in spans)
     now = highest if wanted >= highest else lowest
+    if wanted <= now and shut_out_by(ladder, observed.peers, _last_alike(now, has, ladder)) is not None:
+        # A step back was begun when another set had begun to go on: the less open one counts.
+        wanted = min(s for s in has if s > now)
     if now == wanted:
         return Position(now, now)
     following = min(s for s in has if s > now) if wanted > now else max(s for s in has if s < now)
@@ -119,6 +122,11 @@ def comes_along(ladder: Ladder, peer: PeerSet, at: Position) -> bool:
         return False
     wanted = ladder.wanted(peer.manifest)
     return wanted >= at.following - 1 if at.following > at.now else wanted <= at.following + 1
+
+
+def _last_alike(stage: int, has: list[int], ladder: Ladder) -> int:
+    """The last stage in which pods do what they do in one that the set has."""
+    return min((s for s in has if s > stage), default=len(ladder.names)) - 1
 
 
 def _start(ladder: Ladder, peers: Iterable[PeerSet], wanted: int, has: list[int]) -> Position:

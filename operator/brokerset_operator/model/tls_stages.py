@@ -87,18 +87,19 @@ def next_step(observed: Observed) -> TlsStep:
     wanted = wanted_stage(observed.manifest)
     at = position(LADDER, observed, wanted)
     now = TlsStage(at.now)
-    if now == wanted:
+    if at.following == now:
         return TlsStep(now, wanted)
     if at.waits_for:
         return TlsStep(now, wanted, at.waits_for)
-    if wanted > now and observed.tls_trust_problem is not None:
+    up = at.following > now
+    if up and observed.tls_trust_problem is not None:
         return TlsStep(now, wanted, refused=observed.tls_trust_problem)
     if (peer := kept_by(LADDER, observed.peers, at)) is not None:
         if comes_along(LADDER, peer, at):
             return TlsStep(
                 now, wanted, f"pods of BrokerSet {peer.name}, which shares controllers, come first"
             )
-        return TlsStep(now, wanted, refused=_apart(peer, up=wanted > now))
+        return TlsStep(now, wanted, refused=_apart(peer, up=up))
     if at.following == TlsStage.CONNECTING > now and (problem := _unknown(observed)):
         return TlsStep(now, wanted, refused=problem)
     return TlsStep(TlsStage(at.following), wanted)
@@ -191,8 +192,8 @@ def _apart(peer: PeerSet, *, up: bool) -> str:
 def _unknown(observed: Observed) -> str:
     """Why pods would not trust those of a set that shares controllers."""
     for peer in observed.peers:
-        if peer.trust_problem is not None:
-            return f"BrokerSet {peer.name}, which shares controllers with this one: {peer.trust_problem}"
+        if (problem := peer.unknown) is not None:
+            return f"BrokerSet {peer.name}, which shares controllers with this one: {problem}"
     return ""
 
 

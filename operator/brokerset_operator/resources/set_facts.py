@@ -170,7 +170,7 @@ def trusted_together(observed: Observed) -> str:
     seen, own = observed.certificates, observed.authorities
     if isinstance(seen, certificates.OwnCertificates) and seen.trusted:
         own = "".join(each.pem for each in seen.trusted)
-    if not own or any(each.trust_problem is not None for each in observed.peers):
+    if not own or any(each.unknown is not None for each in observed.peers):
         written = (part.get(TOGETHER_FILE) for part in _data_of(observed.config_maps))
         return next((str(each) for each in written if each), "")
     return "".join((own, *others)) if others else ""

@@ -304,3 +304,26 @@ def test_authorities_of_another_set_that_are_not_known_keep_pods_from_connecting
 
     assert tls_stages.next_step(blind).stage is TlsStage.ACCEPTING
     assert "no ConfigMap" in tls_stages.next_step(blind).refused
+
+
+@pytest.mark.parametrize("section", WAYS)
+def test_a_set_that_went_back_while_the_controllers_went_on_comes_within_reach_again(section: str) -> None:
+    """Each had observed the other one before that began its step. Nobody becomes more open for it."""
+    _, check, ladder, last = WAYS[section]
+    family = far_ahead(section)
+    mails = family.sets["mails"]
+    mails.section = {**mails.section, "mode": "permissive"}
+    for each in (*mails.templates.values(), *mails.pods.values()):
+        each.clear()
+        if section == "tls":
+            each[ladder.annotation] = ladder.written("broker", TlsStage.ACCEPTING)
+    with pytest.raises(AssertionError):
+        check(family)
+
+    for _ in range(20):
+        for one in (family.sets["core"], mails):
+            family.reconcile(one)
+
+    check(family)
+    core = {found.get(ladder.annotation) for found in family.sets["core"].pods.values()}
+    assert core == {ladder.written("controller", last)}
