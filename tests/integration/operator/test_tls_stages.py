@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.operator.resources.sets import observe, wanted
@@ -48,12 +50,16 @@ def _pods(
         "ca.crt": authority.certificate,
     }.items():
         (folder / name).write_bytes(content)
-    objects = wanted(observe(SPEC) if observed is None else observed)
+    _write(folder, wanted(observe(SPEC) if observed is None else observed))
+    return {stage: Tls(folder / STAGE_FILES.get(stage, CONFIG_FILE)) for stage in TlsStage}
+
+
+def _write(folder: Path, objects: Iterable[Mapping[str, Any]]) -> None:
+    """The files of a ConfigMap, as the kubelet brings them."""
     files = next(each["data"] for each in objects if BROKER_FILE in each.get("data", {}))
     for name, text in files.items():
         mounted = text.replace(SECRET_FOLDER, str(folder)).replace(TRUST_FOLDER, str(folder))
         (folder / name).write_text(mounted, encoding="utf-8")
-    return {stage: Tls(folder / STAGE_FILES.get(stage, CONFIG_FILE)) for stage in TlsStage}
 
 
 async def _echo(_: Connection, command: Command) -> Command:
@@ -168,6 +174,27 @@ def test_pods_of_sets_that_share_controllers_reach_each_other_and_are_no_members
             assert await reaches(server, client, member=True) is not by_tls
 
     asyncio.run(work())
+
+
+def test_pods_reach_those_of_a_set_that_joins_as_soon_as_they_read_its_authority(
+    tmp_path: Path, authority: Authority
+) -> None:
+    """From the same files, which name another file by then: nobody is started again."""
+    other = Authority.make("other")
+    own, others = authority.certificate.decode(), other.certificate.decode()
+    (tmp_path / "orders").mkdir()
+    (tmp_path / "bills").mkdir()
+    orders = _pods(tmp_path / "orders", authority, [NAME], observe(SPEC, authorities=own))[TlsStage.ENFORCING]
+    bills = _pods(tmp_path / "bills", other, [NAME])[TlsStage.ENFORCING]
+    assert not asyncio.run(reaches(bills, orders))
+
+    joined = PeerSet(name="bills", manifest=observe(SPEC, name="bills").manifest, authorities=others)
+    objects = wanted(observe(SPEC, authorities=own, peers=(joined,)))
+    _write(tmp_path / "orders", objects)
+
+    assert orders.refresh()
+    assert asyncio.run(reaches(bills, orders))
+    assert not asyncio.run(reaches(bills, orders, member=True))
 
 
 def test_a_config_map_without_authorities_says_what_is_missing() -> None:
