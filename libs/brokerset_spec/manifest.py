@@ -36,14 +36,12 @@ from brokerset_spec.network_peers import OUTSIDE_LEFT_OUT, NetworkPolicy, check_
 from brokerset_spec.pod_template import check_pod_template, resource_problems
 from brokerset_spec.problems import BROKER_NAME_SHAPE, ManifestError, Problem
 from brokerset_spec.set_parts import (
-    ACL_OF_DLEDGER,
-    ACL_SHARED,
     AUTHORITY_TOO_SHORT,
+    CLIENTS_SHARED,
     CLIENTS_WITHOUT_AUTHORITY,
     CONTROLLERS_MAX,
     DLEDGER,
     ENFORCING,
-    ENFORCING_SHARED,
     TLS_TWICE,
     TLS_WITHOUT_SECRET,
     TLS_WITHOUT_TRUST,
@@ -179,10 +177,10 @@ class Spec(Part):
                 "replication.minInSyncReplicas",
             ),
             rule(
-                f"!has(self.tls) || !has(self.tls.mode) || self.tls.mode != '{ENFORCING}' || "
-                "!has(self.controllers) || !has(self.controllers.ref)",
-                "; ".join(ENFORCING_SHARED),
-                "tls.mode",
+                "!has(self.tls) || !has(self.tls.clients) || !has(self.tls.clients.mode) || "
+                "self.tls.clients.mode == 'none' || !has(self.controllers) || !has(self.controllers.ref)",
+                "; ".join(CLIENTS_SHARED),
+                "tls.clients",
             ),
             rule(
                 "!has(self.external) || !has(self.networkPolicy) || !has(self.networkPolicy.clients) || "
@@ -476,21 +474,17 @@ def _tls_problems(manifest: BrokerSet) -> Iterable[Problem]:
         yield Problem("spec.tls.trustConfigMap", *TRUST_AND_AUTHORITY)
     if tls.clients_mode != "none" and (tls.mode != ENFORCING or tls.authority is None):
         yield Problem("spec.tls.clients", *CLIENTS_WITHOUT_AUTHORITY)
+    if tls.clients_mode != "none" and manifest.spec.controllers.ref is not None:
+        yield Problem("spec.tls.clients", *CLIENTS_SHARED)
     own = tls.authority
     if own is not None and own.authority_days < 3 * own.certificate_days:
         yield Problem("spec.tls.authority.authorityDays", *AUTHORITY_TOO_SHORT)
-    if tls.mode == ENFORCING and manifest.spec.controllers.ref is not None:
-        yield Problem("spec.tls.mode", *ENFORCING_SHARED)
 
 
 def _acl_problems(manifest: BrokerSet) -> Iterable[Problem]:
     spec = manifest.spec
     if spec.acl.secret_name is None:
         return
-    if spec.controllers.ref is not None:
-        yield Problem("spec.acl.secretName", *ACL_SHARED)
-    if manifest.is_dledger:
-        yield Problem("spec.acl.secretName", *ACL_OF_DLEDGER)
     for name in ("authenticationEnabled", "authorizationEnabled", "refuseSignedRequests"):
         if name in spec.config:
             yield Problem(f"spec.config.{name}", "is up to spec.acl", "leave it out, and set acl.mode")

@@ -215,6 +215,10 @@ TRUST_AND_AUTHORITY: Final = (
     "is of no use with an authority of the set's own, which has a ConfigMap of its own",
     "leave it out",
 )
+CLIENTS_SHARED: Final = (
+    "asks clients for certificates, which is not possible with controllers of another set",
+    "leave it out, or leave controllers.ref out: this set then runs its own",
+)
 CLIENTS_WITHOUT_AUTHORITY: Final = (
     "asks clients for certificates, which needs mode enforcing and an authority of the set's own",
     "use mode enforcing with authority, or clients.mode none",
@@ -226,18 +230,6 @@ TLS_TWICE: Final = (
 AUTHORITY_TOO_SHORT: Final = (
     "is too short for certificateDays: an authority lasts at least three times as long",
     "use a greater number",
-)
-ACL_SHARED: Final = (
-    "is not possible with controllers of another set",
-    "leave it out, or leave controllers.ref out: this set then runs its own",
-)
-ACL_OF_DLEDGER: Final = (
-    "is not served with replication.mode: dledger yet",
-    "leave it out, and let nobody else reach the ports",
-)
-ENFORCING_SHARED: Final = (
-    "enforcing is not possible with controllers of another set",
-    "use permissive, or leave controllers.ref out: this set then runs its own",
 )
 """What is wrong with a section, and what to do about it; for the API server, and for us."""
 
@@ -339,8 +331,8 @@ class Tls(Part):
 
     mode: Literal["permissive", "enforcing"] = "permissive"
     """`permissive`: plain requests are served, too, and pods connect to each other without TLS. `enforcing`:
-    each port of the set takes TLS alone; it needs `trustConfigMap` or `authority`, and controllers that no
-    other set shares.
+    each port of the set takes TLS alone; it needs `trustConfigMap` or `authority`. Sets that share
+    controllers have it together.
 
     A set that runs gets there and back in steps, each of which replaces its pods one at a time: first all
     accept TLS, then all connect by it, then plain requests are refused.

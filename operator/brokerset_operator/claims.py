@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from brokerset_kube import kinds
@@ -33,6 +33,10 @@ class Claim:
 @dataclass(slots=True)
 class ClaimIndex:
     """What there is for each set, from events; an object that is not known yet does no harm."""
+
+    serving: Callable[[str, str], str] = lambda namespace, name: name
+    """The set whose controllers serve a set, by namespace and name: they have users of all sets that they
+    serve."""
 
     _claims: dict[Key, Claim] = field(default_factory=dict)
 
@@ -64,7 +68,7 @@ class ClaimIndex:
         return self._claims[key].name
 
     def others(self, key: Key) -> tuple[Key, ...]:
-        """Other objects for the same topic or user of the same set, the oldest first."""
+        """Other objects for the same topic of the same set, or the same user, the oldest first."""
         own = self._claims.get(key)
         if own is None:
             return ()
@@ -73,7 +77,7 @@ class ClaimIndex:
             for other, claim in self._claims.items()
             if other != key
             and other.namespace == key.namespace
-            and replace(claim, created=own.created) == own
+            and self._means(other, claim) == self._means(key, own)
         ]
         return tuple(other for _, other in sorted(same))
 
@@ -84,3 +88,8 @@ class ClaimIndex:
         if own is None or first is None:
             return None
         return first if (self._claims[first].created, first) < (own.created, key) else None
+
+    def _means(self, key: Key, claim: Claim) -> tuple[str, bool, str]:
+        """Of which set an object stands for what."""
+        of = claim.broker_set
+        return (self.serving(key.namespace, of) if claim.is_user else of), claim.is_user, claim.name

@@ -37,15 +37,21 @@ class Enqueuer:
     secrets: SecretIndex = field(default_factory=SecretIndex)
     _interests: dict[Key, str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.claims.serving = self.shared.serving
+
     def set_or_topic_event(self, kind: str, event: str, live: Mapping[str, Any]) -> None:
         """An object that people write was listed, has changed or is gone."""
         self.counted(kind)
         key = Key(kind, *key_of(live))
         if event == DELETED:
             self._interests.pop(key, None)
+            peers = self.shared.peers_of(key)
             self.shared.forget(key)
             self.secrets.forget(key)
             self.enqueue(key, fresh=True)
+            for peer in peers:
+                self.enqueue(peer)
             waiting = self.claims.others(key)
             self.claims.forget(key)
             for other in waiting:
@@ -97,6 +103,9 @@ class Enqueuer:
                 if kind == kinds.POD and labels.get(names.COMPONENT_LABEL) == "controller":
                     for user in self.shared.served_by(key):
                         self.enqueue(user)
+                if kind == kinds.CONFIG_MAP and child["metadata"]["name"] == names.authority(owner):
+                    for peer in self.shared.peers_of(key):
+                        self.enqueue(peer)  # it trusts these authorities, too
 
         return enqueued
 
@@ -158,6 +167,8 @@ class Enqueuer:
         if self._interests.get(key) != now:  # else only the status has changed, and that was us
             self._interests[key] = now
             self.enqueue(key, fresh=True)
+            for peer in self.shared.peers_of(key):
+                self.enqueue(peer)
 
     def _version(self, key: Key, live: Mapping[str, Any]) -> None:
         if key.kind == SET:

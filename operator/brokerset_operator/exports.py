@@ -136,7 +136,7 @@ class ExportReconciler:
         if (serving := controllers_of(broker_set)) != name:
             said = f"the BrokerSet {name} uses TLS and the controllers of {serving}, which exports cannot"
             return None, (reasons.SET_UNSUPPORTED, f"{said}: give it controllers of its own")
-        found = await trust_in(self.means.client, broker_set)
+        found, _ = await trust_in(self.means.client, broker_set)
         if found.given is None:
             waits = f"ConfigMap {config_map} is not there yet; the operator makes it with the set's pods"
             return None, (reasons.NO_TRUST, found.problem or waits)

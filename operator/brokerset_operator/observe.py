@@ -26,6 +26,7 @@ from brokerset_operator.controllers_view import (
 from brokerset_operator.ledger_view import Member, elects_itself, members_of, query_groups
 from brokerset_operator.model import names
 from brokerset_operator.model.observed import Drain, Meta, Observed, Operator
+from brokerset_operator.peers_view import observe_peers
 from brokerset_operator.plan.objects import items, part, seconds, text
 from brokerset_operator.plan.workflow import read_workflow
 from brokerset_operator.resources.set_facts import uid_of_data
@@ -34,7 +35,6 @@ from brokerset_operator.set_trust import trust_in
 from brokerset_protocol.bodies.controllers import GroupState
 from brokerset_runtime.clock import Clock
 from brokerset_spec.manifest import BrokerSet, ManifestError, Problem, read_manifest
-from brokerset_spec.set_parts import ENFORCING
 
 log = structlog.get_logger(__name__)
 
@@ -246,11 +246,12 @@ async def _observe(
     manifest, problems = _read(live)
     now = clock.now_ms() / 1000
     pods = lists["pods"]
-    trust = trusting.result()
-    connecting = Connecting(trust.towards(pods), signing.result().sign)
+    trust, authorities = trusting.result()
+    # A set that goes over to another set's controllers still has its own, which are not asked any more.
+    controllers = pods if others_pods is None else others_pods.result()
+    connecting = Connecting(trust.towards({**pods, **controllers}), signing.result().sign)
     async with asyncio.TaskGroup() as group:
-        # A set that goes over to another set's controllers still has its own, which are not asked any more.
-        asked = controller_addresses(pods if others_pods is None else others_pods.result())
+        asked = controller_addresses(controllers)
         observing = group.create_task(query_controllers(asked, connecting))
         members = members_of(live, pods) if elects_itself(live) else None
         telling = group.create_task(query_groups(members or (), connecting))
@@ -260,7 +261,7 @@ async def _observe(
         classes = group.create_task(_storage_classes(facts, lists["claims"], manifest))
         nodes = group.create_task(_nodes(facts, pods, now))
         keeping = group.create_task(observe_certificates(client, live, manifest, lists["config_maps"]))
-        sharing = group.create_task(_shared_by(client, live, manifest))
+        sharing = group.create_task(observe_peers(client, live, manifest, (pods, lists["stateful_sets"])))
         addresses = group.create_task(_node_addresses(facts, pods, manifest))
     view = observing.result()
     if members is not None:
@@ -299,7 +300,8 @@ async def _observe(
         tls_trust_problem=trust.problem,
         certificates=certificates,
         access_problem=signing.result().problem,
-        shared_by=sharing.result(),
+        authorities=authorities.text,
+        peers=sharing.result(),
         now=now,
         stateful_sets=lists["stateful_sets"],
         pods=pods,
@@ -341,29 +343,6 @@ def _group_names(manifest: BrokerSet | None, status: Mapping[str, Any]) -> froze
 async def _by_name(client: KubeClient, kind: Kind, namespace: str, selector: str) -> dict[str, Object]:
     listing = await client.list(kind, namespace, labels=selector)
     return {str(item["metadata"]["name"]): item for item in listing.items}
-
-
-async def _shared_by(
-    client: KubeClient, live: Mapping[str, Any], manifest: BrokerSet | None
-) -> tuple[str, ...]:
-    """Other sets that use this one's controllers, if that matters: they neither connect by TLS nor sign."""
-    if manifest is None or not _keeps_others_out(manifest):
-        return ()
-    metadata = live["metadata"]
-    listing = await client.list(kinds.BROKER_SET, metadata["namespace"])
-    name = metadata["name"]
-    return tuple(
-        sorted(
-            str(each["metadata"]["name"])
-            for each in listing.items
-            if each["metadata"]["name"] != name and controllers_of(each) == name
-        )
-    )
-
-
-def _keeps_others_out(manifest: BrokerSet) -> bool:
-    spec = manifest.spec
-    return spec.tls.mode == ENFORCING or spec.acl.secret_name is not None
 
 
 async def _storage_classes(

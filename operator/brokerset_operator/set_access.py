@@ -44,7 +44,7 @@ async def connecting_to(
     broker_set: Mapping[str, Any], pods: Mapping[str, Mapping[str, Any]], means: Means
 ) -> Connecting:
     """How to reach the pods of a set, `pods` being those that are asked; who cannot sign is refused there."""
-    tls = (await trust_in(means.client, broker_set)).towards(pods)
+    tls = (await trust_in(means.client, broker_set))[0].towards(pods)
     return Connecting(tls, (await signing_of(means.client, broker_set)).sign)
 
 

@@ -66,6 +66,16 @@ class SharedControllers:
         """The other sets that use the controllers of a set."""
         return tuple(user for user, serving in self._serving.items() if serving == key)
 
+    def peers_of(self, key: Key) -> tuple[Key, ...]:
+        """The other sets with which a set shares controllers, as far as their pods talk to each other."""
+        serving = self._serving.get(key)
+        return self.served_by(key) if serving is None else (serving,)
+
+    def serving(self, namespace: str, name: str) -> str:
+        """Name of the set whose controllers serve a set; its own if nothing else is known."""
+        serving = self._serving.get(Key(SET, namespace, name))
+        return name if serving is None else serving.name
+
 
 @dataclass(slots=True)
 class SetReconciler:
@@ -133,7 +143,8 @@ class SetReconciler:
             raise RetryAfter(f"{outcome.failure.reason}: {outcome.failure}", outcome.failure.retry_after)
         changed = outcome.status_version is not None
         quiet = self._quiet[key] = 0 if changed else self._quiet.get(key, 0) + 1
-        if outcome.requeue_seconds >= IDLE_SECONDS and (not changed or is_final(plan, seen.observed)):
+        idle = outcome.requeue_seconds >= IDLE_SECONDS and keeps_no_copies(seen.observed)
+        if idle and (not changed or is_final(plan, seen.observed)):
             version = outcome.status_version or str(seen.live["metadata"]["resourceVersion"])
             self.quiescent.end(key, seen, plan.status, version)
         return min(patience(outcome.requeue_seconds, quiet), self._resync())
@@ -159,6 +170,15 @@ class SetReconciler:
                 self._groups.clear()
             self._groups[key] = now
             self.on_groups(key.namespace, key.name)
+
+
+def keeps_no_copies(observed: Observed) -> bool:
+    """Whether nothing is written into objects of the set that changes without an event.
+
+    Authorities of sets that share controllers are, which may be in ConfigMaps that people keep.
+    """
+    kept = observed.manifest is not None and observed.manifest.spec.tls.trust_config_map is not None
+    return not observed.peers or (not kept and all(peer.is_watched for peer in observed.peers))
 
 
 def is_final(plan: Plan, observed: Observed) -> bool:

@@ -9,13 +9,14 @@ Where pods ask clients for certificates the operator shows the set's own, which 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from brokerset_kube import kinds
 from brokerset_kube.client import KubeClient
 from brokerset_kube.errors import Forbidden, NotFound
 from brokerset_operator.certificates_view import SHOWN, decoded
+from brokerset_operator.controllers_view import controllers_of
 from brokerset_operator.model import names
 from brokerset_operator.model.tls_stages import connects_by_tls
 from brokerset_operator.plan.objects import part, text
@@ -41,8 +42,49 @@ class SetTrust:
         return self.given if connects_by_tls(pods) else None
 
 
-async def trust_in(client: KubeClient, broker_set: Mapping[str, Any]) -> SetTrust:
-    """Read the authorities of a BrokerSet. Raises a `KubeError` if the API server does not tell."""
+@dataclass(frozen=True, slots=True)
+class Authorities:
+    """What a set's ConfigMap of authorities says."""
+
+    text: str = ""
+    """In PEM; empty without a ConfigMap, or if that is wrong."""
+
+    problem: str | None = None
+    """What is wrong with it, and what to do."""
+
+
+async def trust_in(client: KubeClient, broker_set: Mapping[str, Any]) -> tuple[SetTrust, Authorities]:
+    """Read whom to trust in a BrokerSet, and its own authorities, which may be fewer.
+
+    Pods of sets that share controllers are asked together. Raises a `KubeError` if the API server does not
+    tell.
+    """
+    metadata, serving = broker_set["metadata"], controllers_of(broker_set)
+    own = await authorities_of(client, broker_set)
+    texts = [own.text]
+    if serving != metadata["name"]:
+        try:
+            other = await client.get(kinds.BROKER_SET, serving, metadata["namespace"])
+        except NotFound:
+            pass
+        else:
+            texts.append((await authorities_of(client, other)).text)
+    known = "".join(each for each in texts if each)
+    expected = server_name(serving, metadata["namespace"])
+    tls = part(part(broker_set, "spec"), "tls")
+    clients = part(tls, "clients")
+    shown = await _shown(client, broker_set) if known and clients and "authority" in tls else None
+    try:
+        given = trust_of(known, expected, shown) if known else None
+    except ValueError:  # the pair is wrong, which pods show: it is issued again
+        given = trust_of(known, expected)
+    asks = clients.get("mode", "none") != "none"
+    problem = own.problem or (await _problem_of(client, clients, metadata) if asks else None)
+    return SetTrust(given, problem), own
+
+
+async def authorities_of(client: KubeClient, broker_set: Mapping[str, Any]) -> Authorities:
+    """Read a BrokerSet's own authorities. Raises a `KubeError` if the API server does not tell."""
     metadata = broker_set["metadata"]
     asked = part(part(broker_set, "spec"), "tls")
     if own := isinstance(asked.get("authority"), Mapping):
@@ -50,39 +92,28 @@ async def trust_in(client: KubeClient, broker_set: Mapping[str, Any]) -> SetTrus
     else:
         name = text(asked.get("trustConfigMap"))
     if name is None:
-        return SetTrust()
+        return Authorities()
     where = f"ConfigMap {name} (spec.tls.trustConfigMap)"
     advice = f"it needs an entry {AUTHORITIES_FILE} with the authorities that sign the set's certificates"
     try:
         found = await client.get(kinds.CONFIG_MAP, name, metadata["namespace"])
     except NotFound:
         if own:
-            return SetTrust()  # the operator makes it, see `plan/certificates`
-        return SetTrust(problem=f"{where} is not there: make it; {advice}")
+            return Authorities()  # the operator makes it, see `plan/certificates`
+        return Authorities(problem=f"{where} is not there: make it; {advice}")
     except Forbidden as error:
-        return SetTrust(problem=f"{where} may not be read: {error.message}")
-    expected = server_name(metadata["name"], metadata["namespace"])
-    clients = part(asked, "clients")
-    if not own or not clients:
-        return trust_by(found, where, advice, expected)
-    try:
-        trust = SetTrust(trust_of(_authorities(found), expected, await _shown(client, broker_set)))
-    except ValueError:  # maybe the pair is wrong, which pods show: it is issued again
-        trust = trust_by(found, where, advice, expected)
-    problem = None if clients.get("mode", "none") == "none" else await _problem_of(client, clients, metadata)
-    return replace(trust, problem=trust.problem or problem)
+        return Authorities(problem=f"{where} may not be read: {error.message}")
+    return authorities_by(found, where, advice)
 
 
-def trust_by(config_map: Mapping[str, Any], where: str, advice: str, expected: str) -> SetTrust:
-    """Trust what a ConfigMap has, in servers that show a certificate for the name `expected`."""
+def authorities_by(config_map: Mapping[str, Any], where: str, advice: str) -> Authorities:
+    """What a ConfigMap says; what cannot be used is a problem."""
+    found = str(part(config_map, "data").get(AUTHORITIES_FILE, ""))
     try:
-        return SetTrust(trust_of(_authorities(config_map), expected))
+        trust_of(found, "any")
     except ValueError as error:
-        return SetTrust(problem=f"{where} {error}: {advice}")
-
-
-def _authorities(config_map: Mapping[str, Any]) -> str:
-    return str(part(config_map, "data").get(AUTHORITIES_FILE, ""))
+        return Authorities(problem=f"{where} {error}: {advice}")
+    return Authorities(found if found.endswith("\n") else f"{found}\n")
 
 
 async def _shown(client: KubeClient, broker_set: Mapping[str, Any]) -> ShownPair | None:
@@ -112,4 +143,4 @@ async def _problem_of(
         return f"{where} is not there: make it; {advice}"
     except Forbidden as error:
         return f"{where} may not be read: {error.message}"
-    return trust_by(found, where, advice, "").problem
+    return authorities_by(found, where, advice).problem

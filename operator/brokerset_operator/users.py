@@ -225,7 +225,7 @@ class UserReconciler(ClaimReconciler[User, Provided]):
         problems: list[str] = []
         async with UserRequests(view.connecting) as requests:
             for group, state in groups.items():  # one that cannot be asked keeps nobody's user elsewhere
-                master = master_address(state)
+                master = None if state is None else master_address(state)
                 try:
                     if master is None:
                         raise BrokerSilent(f"{group} has no living master, so {name} cannot be deleted yet")
@@ -243,16 +243,23 @@ class UserReconciler(ClaimReconciler[User, Provided]):
 
     async def _groups_of(
         self, broker_set: Mapping[str, Any], view: ControllersView, name: str
-    ) -> dict[str, GroupState]:
-        """The groups that have the user: those that the set has now. Raises `BrokerSilent`."""
+    ) -> dict[str, GroupState | None]:
+        """The groups that have the user: those that the set has now; None for one of which nothing is known.
+
+        Raises `BrokerSilent`.
+        """
         if not view.agreed:
             serving = controllers_of(broker_set)
             raise BrokerSilent(f"no controller of {serving} leads, so {name} cannot be deleted yet")
-        own = own_groups(view.groups, names_of_own=(), uids=await uids_of(broker_set, self.means))
         try:
-            wanted = read_manifest(broker_set).broker_names
+            wanted: tuple[str, ...] = read_manifest(broker_set).broker_names
         except ManifestError:
-            return own
+            wanted = ()
+        if view.by_members:  # they are the set's own pods, and say nothing of an owner
+            return {**view.groups, **{each: None for each in wanted if each not in view.groups}}
+        own = own_groups(view.groups, names_of_own=(), uids=await uids_of(broker_set, self.means))
+        if not wanted:
+            return dict(own)
         return {group: state for group, state in own.items() if group in wanted or master_address(state)}
 
 

@@ -8,20 +8,31 @@ each other in, because who is checked by somebody has signed before:
   they do not before: who registers with them could send signed requests on.
 * `ENFORCING`: brokers check, too.
 
+Of sets that share controllers all sign as the same users: those of one Secret, which each of them names. They
+go together: such a set's brokers sign before the controllers check, and check after these.
+
 The operator signs in every stage. Brokers are the same in the first two, and controllers in the last two, so
 brokers are replaced twice and controllers once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
 
 from brokerset_operator.model import names
 from brokerset_operator.model.observed import Observed
-from brokerset_operator.model.staging import Ladder, position, processes, template_metadata
+from brokerset_operator.model.peers import PeerSet
+from brokerset_operator.model.staging import (
+    Ladder,
+    comes_along,
+    kept_by,
+    position,
+    processes,
+    template_metadata,
+)
 from brokerset_spec.manifest import BrokerSet
 from brokerset_spec.set_parts import ENFORCING
 
@@ -65,11 +76,6 @@ def does(component: str, stage: int) -> str:
     return CHECKS if stage >= AccessStage.ADMINISTRATION else ""
 
 
-LADDER: Final = Ladder(
-    annotation=ANNOTATION, names=tuple(stage.name.lower() for stage in AccessStage), written=does
-)
-
-
 def wanted_stage(manifest: BrokerSet) -> AccessStage:
     """Where a set is to get."""
     acl = manifest.spec.acl
@@ -78,21 +84,43 @@ def wanted_stage(manifest: BrokerSet) -> AccessStage:
     return AccessStage.ENFORCING if acl.mode == ENFORCING else AccessStage.SIGNING
 
 
+LADDER: Final = Ladder(
+    annotation=ANNOTATION,
+    wanted=wanted_stage,
+    names=tuple(stage.name.lower() for stage in AccessStage),
+    written=does,
+)
+
+LEFT_OUT: Final = frozenset({AccessStage.ADMINISTRATION})
+"""Stages that a set does not have whose controllers are another set's: nothing would change in them."""
+
+
 def next_step(observed: Observed) -> AccessStep:
     """Return the stage that templates are to have now; `observed` must have a valid manifest."""
     assert observed.manifest is not None, "an invalid manifest is not carried out"
     wanted = wanted_stage(observed.manifest)
-    at = position(LADDER, observed, wanted)
+    joined = observed.manifest.spec.controllers.ref is not None
+    at = position(LADDER, observed, wanted, LEFT_OUT if joined else frozenset())
     now = AccessStage(at.now)
-    if now == wanted:
+    if at.following == now:
         return AccessStep(now, wanted)
-    others = sorted(set(_secrets(observed)) - {observed.manifest.spec.acl.secret_name})
-    waits = at.waits_for or (f"a pod has the users of Secret {others[0]}" if others and wanted > now else "")
+    up = at.following > now
+    mine = observed.manifest.spec.acl.secret_name
+    others = sorted(set(_secrets(observed)) - {mine})
+    waits = at.waits_for or (f"a pod has the users of Secret {others[0]}" if others and up else "")
     if waits:
         return AccessStep(now, wanted, waits)
-    refused = _why_not_on(observed) if wanted > now else ""
-    if refused:
-        return AccessStep(now, wanted, refused=refused)
+    if up and observed.access_problem is not None:
+        return AccessStep(now, wanted, refused=observed.access_problem)
+    if (peer := kept_by(LADDER, observed.peers, at)) is not None:
+        if comes_along(LADDER, peer, at):
+            why = f"pods of BrokerSet {peer.name}, which shares controllers, come first"
+            return AccessStep(now, wanted, why)
+        return AccessStep(now, wanted, refused=_apart(peer, mine, up=up))
+    if at.following >= AccessStage.ADMINISTRATION and up:
+        waits, refused = _other_users(observed.peers, mine)
+        if waits or refused:
+            return AccessStep(now, wanted, waits, refused)
     return AccessStep(AccessStage(at.following), wanted)
 
 
@@ -100,9 +128,11 @@ def must_wait(observed: Observed) -> str | None:
     """Why a set without pods is not made yet: it would be open, or nobody could administer it."""
     assert observed.manifest is not None, "an invalid manifest is not carried out"
     there = observed.stateful_sets or list(processes(observed.pods))
-    if there or wanted_stage(observed.manifest) is AccessStage.OPEN:
+    if there:
         return None
-    return observed.access_problem
+    if (problem := _let_in_by_none(observed)) is not None:
+        return problem
+    return None if wanted_stage(observed.manifest) is AccessStage.OPEN else observed.access_problem
 
 
 def changed_too_soon(observed: Observed) -> str | None:
@@ -113,7 +143,7 @@ def changed_too_soon(observed: Observed) -> str | None:
     assert observed.manifest is not None, "an invalid manifest is not carried out"
     secret = observed.manifest.spec.acl.secret_name
     if not any(text == CHECKS for text in _done(observed)):
-        return None
+        return _let_in_by_none(observed) if _done(observed) else None
     others = sorted(set(_secrets(observed)) - {secret})
     if not others:
         return None
@@ -123,17 +153,47 @@ def changed_too_soon(observed: Observed) -> str | None:
     )
 
 
-def _why_not_on(observed: Observed) -> str:
-    """Why a set must not get any further."""
-    if observed.access_problem is not None:
-        return observed.access_problem
-    if observed.shared_by:
-        sets = ", ".join(observed.shared_by)
+def _let_in_by_none(observed: Observed) -> str | None:
+    """Why nobody would let in pods that have the users of the manifest; None where they would be."""
+    assert observed.manifest is not None, "an invalid manifest is not carried out"
+    mine = observed.manifest.spec.acl.secret_name
+    for peer in observed.peers:
+        annotations = [metadata.get("annotations") or {} for metadata in peer.pods]
+        checks = [each for each in annotations if each.get(ANNOTATION) == CHECKS]
+        checking = {str(each.get(SECRET_ANNOTATION)) for each in checks}
+        if checking - {mine}:
+            return (
+                f"spec.acl.secretName: pods of BrokerSet {peer.name}, which shares controllers with this one,"
+                f" check who signs with the users of Secret {min(checking)}: name it here, too, or let that"
+                " set have acl.mode: permissive until this one has it"
+            )
+    return None
+
+
+def _apart(peer: PeerSet, mine: str | None, *, up: bool) -> str:
+    """Why pods of a set that shares controllers keep this one where it is, and what to do."""
+    if peer.manifest is None:
+        return f"BrokerSet {peer.name} shares controllers with this one, and is invalid: correct it first"
+    if up:
         return (
-            f"controllers of this set serve {sets}, whose brokers sign nothing: give each of these sets"
-            " controllers of its own, or leave acl out"
+            f"BrokerSet {peer.name} shares controllers with this one, and its pods would not be let in, or"
+            f" not sign: let its spec.acl name Secret {mine}, too, and have the same mode"
         )
-    return ""
+    return (
+        f"BrokerSet {peer.name} shares controllers with this one, and its pods check who signs: let it have"
+        " acl.mode: permissive first"
+    )
+
+
+def _other_users(peers: Iterable[PeerSet], mine: str | None) -> tuple[str, str]:
+    """Whose pods sign with other users than this set's: what is waited for, and what people have to do."""
+    for peer in peers:
+        if peer.manifest is not None and peer.manifest.spec.acl.secret_name != mine:
+            return "", _apart(peer, mine, up=True)
+        found = {str((each.get("annotations") or {}).get(SECRET_ANNOTATION, mine)) for each in peer.pods}
+        if others := sorted(found - {str(mine)}):
+            return f"a pod of BrokerSet {peer.name} has the users of Secret {others[0]}", ""
+    return "", ""
 
 
 def _all(observed: Observed) -> Iterator[Mapping[str, Any]]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from brokerset_operator.model import names
 from brokerset_operator.model.certificates import IssuedCertificate, OwnCertificates
+from brokerset_operator.model.peers import PeerSet
 from brokerset_protocol.bodies.controllers import ControllerStatus, GroupState
 from brokerset_spec.manifest import BrokerSet, Problem
 
@@ -159,8 +160,11 @@ class Observed:
     access_problem: str | None = None
     """Why the operator cannot sign as the administrator of `spec.acl`, and what to do."""
 
-    shared_by: tuple[str, ...] = ()
-    """Other sets that use this one's controllers, when it lets only its own in: by TLS, or users."""
+    authorities: str = ""
+    """In PEM: whom the ConfigMap of the set's authorities names."""
+
+    peers: tuple[PeerSet, ...] = ()
+    """The sets with which this one shares controllers, by name, as far as that matters to TLS and users."""
 
     now: float
     """Seconds since 1970."""

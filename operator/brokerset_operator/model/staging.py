@@ -2,17 +2,20 @@
 
 A pod is in one stage from its start to its end, as its template says. Pods of two stages next to each other
 always reach each other. So templates go on by one stage, in either direction, when every pod of the set is
-in the stage of its template; and back at any time, as pods are in these two stages then.
+in the stage of its template; and back at any time, as pods are in these two stages then. Sets that share
+controllers wait for each other's pods, too (`kept_by`): these are never further apart than those of one set.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from brokerset_operator.model import names
 from brokerset_operator.model.observed import Object, Observed
+from brokerset_operator.model.peers import PeerSet
+from brokerset_spec.manifest import BrokerSet
 
 PROCESSES: Final = frozenset({"controller", "broker", "namesrv"})
 """Components whose pods talk to each other."""
@@ -24,6 +27,9 @@ class Ladder:
 
     annotation: str
     """Of a pod and its template."""
+
+    wanted: Callable[[BrokerSet], int]
+    """Where a set is to get."""
 
     names: tuple[str, ...]
     """Name of each stage."""
@@ -51,20 +57,29 @@ class Position:
     """What goes on by itself, until the next stage can begin."""
 
 
-def position(ladder: Ladder, observed: Observed, wanted: int) -> Position:
-    """Where a set is that is to get to the stage `wanted`; one without pods is there from the start."""
+def position(
+    ladder: Ladder, observed: Observed, wanted: int, left_out: frozenset[int] = frozenset()
+) -> Position:
+    """Where a set is that is to get to the stage `wanted`; one without pods is there from the start.
+
+    `left_out` are stages that the set does not have, because nothing would change in them.
+    """
+    has = [stage for stage in range(len(ladder.names)) if stage not in left_out]
     pods = {name: _of(ladder, pod.get("metadata") or {}) for name, pod in processes(observed.pods)}
     templates = [_of(ladder, metadata) for metadata in template_metadata(observed)]
     made = templates or list(pods.values())
     if not made:
-        return Position(wanted, wanted)
-    spans = [_span(ladder, *one) for one in made]
+        return _start(ladder, observed.peers, wanted, has)
+    spans = [_span(ladder, *one, has) for one in made]
     # Templates differ only while a reconcile was interrupted that changes them: by one stage.
     highest, lowest = max(low for low, _ in spans), min(high for _, high in spans)
     now = highest if wanted >= highest else lowest
+    if wanted <= now and shut_out_by(ladder, observed.peers, _last_alike(now, has, ladder)) is not None:
+        # A step back was begun when another set had begun to go on: the less open one counts.
+        wanted = min(s for s in has if s > now)
     if now == wanted:
         return Position(now, now)
-    following = now + (1 if wanted > now else -1)
+    following = min(s for s in has if s > now) if wanted > now else max(s for s in has if s < now)
     here = [text == ladder.written(component, now) for component, text in made]
     ahead = {name for name, (component, text) in pods.items() if text == ladder.written(component, following)}
     others = sorted(
@@ -83,6 +98,57 @@ def position(ladder: Ladder, observed: Observed, wanted: int) -> Position:
         first = (others or missing or ["a StatefulSet"])[0]
         return Position(now, following, f"{first} is not {ladder.name(now)} yet")
     return Position(now, following)
+
+
+def kept_by(ladder: Ladder, peers: Iterable[PeerSet], at: Position) -> PeerSet | None:
+    """The first of the sets that share controllers whose pods do not do with ours in the following stage."""
+    for peer in peers:
+        lowest, highest = _reach(ladder, peer)
+        if at.following > at.now and lowest < at.following - 1:
+            return peer
+        if at.following < at.now and highest > at.following + 1:
+            return peer
+    return None
+
+
+def shut_out_by(ladder: Ladder, peers: Iterable[PeerSet], stage: int) -> PeerSet | None:
+    """The first of the sets that share controllers which is too far ahead for pods in a stage."""
+    return next((peer for peer in peers if _reach(ladder, peer)[1] > stage + 1), None)
+
+
+def comes_along(ladder: Ladder, peer: PeerSet, at: Position) -> bool:
+    """Whether a set that keeps ours from the following stage is on a way that ends it."""
+    if peer.manifest is None:
+        return False
+    wanted = ladder.wanted(peer.manifest)
+    return wanted >= at.following - 1 if at.following > at.now else wanted <= at.following + 1
+
+
+def _last_alike(stage: int, has: list[int], ladder: Ladder) -> int:
+    """The last stage in which pods do what they do in one that the set has."""
+    return min((s for s in has if s > stage), default=len(ladder.names)) - 1
+
+
+def _start(ladder: Ladder, peers: Iterable[PeerSet], wanted: int, has: list[int]) -> Position:
+    """The stage of a set's first pods: the one that is wanted, if pods of other sets do with it."""
+    most = min((_reach(ladder, peer)[0] + 1 for peer in peers), default=wanted)
+    stage = max((s for s in has if s <= min(most, wanted)), default=wanted)
+    return Position(stage, wanted if stage == wanted else min(s for s in has if s > stage))
+
+
+def _reach(ladder: Ladder, peer: PeerSet) -> tuple[int, int]:
+    """The stage that all pods of another set have reached, and the highest that one of them has.
+
+    Pods that are not there yet are made for the manifest.
+    """
+    spans = [
+        _span(ladder, *_of(ladder, metadata), range(len(ladder.names)))
+        for metadata in peer.pods
+        if component_of(metadata) in PROCESSES
+    ]
+    if not spans:
+        return (0 if peer.manifest is None else ladder.wanted(peer.manifest)), 0
+    return min(high for _, high in spans), max(low for low, _ in spans)
 
 
 def processes(pods: Mapping[str, Object]) -> Iterator[tuple[str, Object]]:
@@ -107,9 +173,9 @@ def _of(ladder: Ladder, metadata: Mapping[str, Any]) -> tuple[str, str]:
     return component_of(metadata), str((metadata.get("annotations") or {}).get(ladder.annotation, ""))
 
 
-def _span(ladder: Ladder, component: str, text: str) -> tuple[int, int]:
+def _span(ladder: Ladder, component: str, text: str, has: Iterable[int]) -> tuple[int, int]:
     """The stages that an annotation can stand for, from first to last."""
-    found = [stage for stage in range(len(ladder.names)) if ladder.written(component, stage) == text]
+    found = [stage for stage in has if ladder.written(component, stage) == text]
     return (found[0], found[-1]) if found else (0, 0)
 
 

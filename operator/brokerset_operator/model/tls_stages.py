@@ -9,6 +9,8 @@ stage to the next is in `staging`. Pods of two stages next to each other always 
 * `ENFORCING` pods refuse plain;
 * `ASKING` pods show their certificate to whoever asks, and ask clients, who need not show any;
 * `REQUIRING` pods refuse clients that show none.
+
+Sets that share controllers go together: their controllers and brokers talk to each other.
 """
 
 from __future__ import annotations
@@ -21,7 +23,16 @@ from typing import Any, Final
 from brokerset_operator.model import names
 from brokerset_operator.model.certificates import OwnCertificates, certificate_secret, trust_config_map
 from brokerset_operator.model.observed import Object, Observed
-from brokerset_operator.model.staging import Ladder, position, processes, template_metadata
+from brokerset_operator.model.peers import PeerSet
+from brokerset_operator.model.staging import (
+    Ladder,
+    comes_along,
+    kept_by,
+    position,
+    processes,
+    shut_out_by,
+    template_metadata,
+)
 from brokerset_spec.manifest import BrokerSet
 
 ANNOTATION: Final = f"{names.DOMAIN}/tls"
@@ -44,13 +55,6 @@ class TlsStage(IntEnum):
     ENFORCING = 3
     ASKING = 4
     REQUIRING = 5
-
-
-LADDER: Final = Ladder(
-    annotation=ANNOTATION,
-    names=tuple(stage.name.lower() for stage in TlsStage),
-    written=lambda _, stage: TlsStage(stage).name.lower() if stage > TlsStage.SERVING else "",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,20 +80,62 @@ def wanted_stage(manifest: BrokerSet) -> TlsStage:
     return TlsStage.SERVING if trust_config_map(manifest) is None else TlsStage.ACCEPTING
 
 
+LADDER: Final = Ladder(
+    annotation=ANNOTATION,
+    wanted=wanted_stage,
+    names=tuple(stage.name.lower() for stage in TlsStage),
+    written=lambda _, stage: TlsStage(stage).name.lower() if stage > TlsStage.SERVING else "",
+)
+
+ASKS_CLIENTS: Final = frozenset({TlsStage.ASKING, TlsStage.REQUIRING})
+"""Stages that a set does not have whose controllers are another set's."""
+
+
 def next_step(observed: Observed) -> TlsStep:
     """Return the stage that templates are to have now; `observed` must have a valid manifest."""
     assert observed.manifest is not None, "an invalid manifest is not carried out"
     wanted = wanted_stage(observed.manifest)
-    at = position(LADDER, observed, wanted)
+    joined = observed.manifest.spec.controllers.ref is not None
+    at = position(LADDER, observed, wanted, ASKS_CLIENTS if joined else frozenset())
     now = TlsStage(at.now)
-    if now == wanted:
+    if at.following == now:
         return TlsStep(now, wanted)
     if at.waits_for:
         return TlsStep(now, wanted, at.waits_for)
-    refused = _why_not_on(observed, now) if wanted > now else ""
-    if refused:
-        return TlsStep(now, wanted, refused=refused)
+    up = at.following > now
+    if up and observed.tls_trust_problem is not None:
+        return TlsStep(now, wanted, refused=observed.tls_trust_problem)
+    if at.following >= TlsStage.ASKING and up and observed.peers:
+        return TlsStep(now, wanted, refused=_asks_peers(observed.peers))
+    if (peer := kept_by(LADDER, observed.peers, at)) is not None:
+        if comes_along(LADDER, peer, at):
+            return TlsStep(
+                now, wanted, f"pods of BrokerSet {peer.name}, which shares controllers, come first"
+            )
+        return TlsStep(now, wanted, refused=_apart(peer, up=up))
+    if at.following == TlsStage.CONNECTING > now and (problem := _unknown(observed)):
+        return TlsStep(now, wanted, refused=problem)
     return TlsStep(TlsStage(at.following), wanted)
+
+
+def must_wait(observed: Observed) -> str | None:
+    """Why a set without pods is not made yet: those with whom it shares controllers would refuse its pods."""
+    assert observed.manifest is not None, "an invalid manifest is not carried out"
+    if observed.stateful_sets or list(processes(observed.pods)):
+        return None
+    wanted = wanted_stage(observed.manifest)
+    peer = shut_out_by(LADDER, observed.peers, wanted)
+    if peer is None:
+        return None
+    if wanted >= TlsStage.ENFORCING:
+        return (
+            f"spec.controllers.ref: pods of BrokerSet {peer.name} require certificates of clients, and know"
+            " none that pods of this set show: let it have tls.clients.mode: none first"
+        )
+    return (
+        f"spec.tls.mode: pods of BrokerSet {peer.name}, which shares controllers with this one, use TLS among"
+        " themselves: use mode: enforcing here, too, or permissive there"
+    )
 
 
 def connects_by_tls(pods: Mapping[str, Object]) -> bool:
@@ -131,7 +177,10 @@ def forgotten(observed: Observed) -> str | None:
     }
     is_own, was_own = own == (certificate_secret(observed.manifest), trusted), own in before
     another = trusted is not None and bool(before) and (is_own != was_own or _trust_is_foreign(observed))
-    served = trusted is not None and not another and spec.controllers.ref is None
+    goes_over = spec.controllers.ref is not None and (
+        names.controller_set(observed.meta.name) in observed.stateful_sets
+    )
+    served = trusted is not None and not another and not goes_over
     if served and spec.tls.clients is not None:
         return None  # the manifest has a Secret, too
     pods = (pod.get("metadata") or {} for _, pod in processes(observed.pods))
@@ -142,8 +191,13 @@ def forgotten(observed: Observed) -> str | None:
             "spec.tls.clients: pods of the set ask clients for certificates; put it back with mode: none, and"
             " take it out when Progressing says Done"
         )
-    if served or highest < TlsStage.CONNECTING:
+    if served:
         return None
+    if highest < TlsStage.CONNECTING:
+        peer = shut_out_by(LADDER, observed.peers, TlsStage.SERVING) if trusted is None and stages else None
+        return (
+            None if peer is None else f"spec.tls: {_apart(peer, up=False)}, and put this one back until then"
+        )
     if another:
         trusts = ", ".join(sorted({str(trust) for _, trust in before}))
         return (
@@ -162,16 +216,35 @@ def forgotten(observed: Observed) -> str | None:
     )
 
 
-def _why_not_on(observed: Observed, now: TlsStage) -> str:
-    """Why a set must not get any further."""
-    if observed.tls_trust_problem is not None:
-        return observed.tls_trust_problem
-    if now >= TlsStage.ACCEPTING and observed.shared_by:
-        sets = ", ".join(observed.shared_by)
+def _apart(peer: PeerSet, *, up: bool) -> str:
+    """Why pods of a set that shares controllers keep this one where it is, and what to do."""
+    if peer.manifest is None:
+        return f"BrokerSet {peer.name} shares controllers with this one, and is invalid: correct it first"
+    if up:
         return (
-            f"controllers of this set serve {sets}, whose pods connect without TLS: give each of these sets"
-            " controllers of its own, or use mode: permissive"
+            f"BrokerSet {peer.name} shares controllers with this one, and its pods connect without TLS: let"
+            " it have mode: enforcing, too, or controllers of its own, or use mode: permissive here"
         )
+    return (
+        f"BrokerSet {peer.name} shares controllers with this one, and its pods use TLS among themselves: let"
+        " it have mode: permissive first"
+    )
+
+
+def _asks_peers(peers: tuple[PeerSet, ...]) -> str:
+    """Why a set must not ask clients for certificates: brokers of other sets are its controllers' clients."""
+    sets = ", ".join(peer.name for peer in peers)
+    return (
+        f"spec.tls.clients: BrokerSet {sets} uses the controllers of this set, and its brokers show no"
+        " certificate that these know: use clients.mode: none, or give it controllers of its own"
+    )
+
+
+def _unknown(observed: Observed) -> str:
+    """Why pods would not trust those of a set that shares controllers."""
+    for peer in observed.peers:
+        if (problem := peer.unknown) is not None:
+            return f"BrokerSet {peer.name}, which shares controllers with this one: {problem}"
     return ""
 
 

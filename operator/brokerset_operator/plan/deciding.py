@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from brokerset_operator.model import access_stages, names
+from brokerset_operator.model import access_stages, names, tls_stages
 from brokerset_operator.model.actions import Action, Fence, Plan, SwitchOver
 from brokerset_operator.model.observed import Object, Observed
-from brokerset_operator.model.tls_stages import forgotten
 from brokerset_operator.plan import reasons
 from brokerset_operator.plan.access import report_access
 from brokerset_operator.plan.controllers import follow_members
@@ -119,8 +118,10 @@ def plan(observed: Observed, wanted: Wanted = wanted_objects) -> Plan:
         return _refuse(
             observed, f"{'; '.join(texts)}; a group keeps its name: put it back, or add it at the end"
         )
-    if (problem := forgotten(observed) or access_stages.changed_too_soon(observed)) is not None:
+    if (problem := tls_stages.forgotten(observed) or access_stages.changed_too_soon(observed)) is not None:
         return _refuse(observed, problem)
+    if (problem := tls_stages.must_wait(observed)) is not None:
+        return _refuse(observed, problem, again_seconds=WAIT_SECONDS)
     if (problem := access_stages.must_wait(observed)) is not None:
         return _refuse(observed, problem, reasons.NO_CREDENTIALS, WAIT_SECONDS)
     decided = Decided(facts)

@@ -35,7 +35,7 @@ def certificate_hosts(
     of the name servers' Service is what pods and operator expect of everybody (`tls_files`).
     """
     space = f"{facts.namespace}.svc"
-    found = {server_name(facts.name, facts.namespace)}
+    found = {server_name(facts.controllers_of, facts.namespace)}
     if facts.has_controllers:
         found.add(f"*.{names.controller_set(facts.name)}.{space}")
     if facts.has_name_servers:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from brokerset_operator.model import access_stages, names, tls_stages
+from brokerset_operator.model import access_stages, certificates, names, tls_stages
 from brokerset_operator.model.observed import Object, Observed, OperatorPods
 from brokerset_spec.manifest import API_VERSION, KIND, BrokerSet
 
@@ -29,6 +29,9 @@ API_VERSIONS: Final = {
     "StatefulSet": "apps/v1",
 }
 """Kinds of objects that sets consist of."""
+
+TOGETHER_FILE: Final = "tls-authorities.crt"
+"""In ConfigMaps with settings: whom pods trust that connect to pods of several sets."""
 
 NewObject = dict[str, Any]
 """An object as it is sent to the API server."""
@@ -59,6 +62,9 @@ class SetFacts:
 
     access_stage: access_stages.AccessStage
     """The same for access control."""
+
+    trusted_together: str
+    """Whom pods trust that connect to those of sets that share controllers, in PEM; empty for a set alone."""
 
     config_maps: Mapping[str, Object]
     """As they are now: some settings never change once a group has them."""
@@ -147,8 +153,32 @@ def facts_of(observed: Observed) -> SetFacts:
         operator_pods=observed.operator.pods,
         tls_stage=tls_stages.next_step(observed).stage,
         access_stage=access_stages.next_step(observed).stage,
+        trusted_together=trusted_together(observed),
         config_maps=observed.config_maps,
     )
+
+
+def trusted_together(observed: Observed) -> str:
+    """Authorities of the set and of those with which it shares controllers; empty if these have none.
+
+    What cannot be read now stays as it was written: pods would lose whom they need.
+    """
+    assert observed.manifest is not None, "an invalid manifest is not carried out"
+    others = [each.authorities for each in observed.peers if each.authorities]
+    if certificates.trust_config_map(observed.manifest) is None:
+        return ""
+    seen, own = observed.certificates, observed.authorities
+    if isinstance(seen, certificates.OwnCertificates) and seen.trusted:
+        own = "".join(each.pem for each in seen.trusted)
+    if not own or any(each.unknown is not None for each in observed.peers):
+        written = (part.get(TOGETHER_FILE) for part in _data_of(observed.config_maps))
+        return next((str(each) for each in written if each), "")
+    return "".join((own, *others)) if others else ""
+
+
+def _data_of(config_maps: Mapping[str, Object]) -> Iterator[Mapping[str, Any]]:
+    for _, each in sorted(config_maps.items()):
+        yield each.get("data") or {}
 
 
 def owner_uid_of(observed: Observed) -> str:

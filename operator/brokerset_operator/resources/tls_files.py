@@ -9,6 +9,9 @@ process reads: a pod stays in its stage, also when its container is started agai
 
 All pods show the same certificate and are connected to by IP as well as by name. So whoever connects expects
 the one name that each certificate of the set has, that of its name servers' Service, wherever it connects.
+
+Sets that share controllers have the name servers in common, and so this name. Each has its own authorities.
+Pods that connect trust those of all of them; their ports of members let in those of their own set alone.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from brokerset_operator.model.tls_stages import (
     VOLUME,
     TlsStage,
 )
-from brokerset_operator.resources.set_facts import NewObject, SetFacts
+from brokerset_operator.resources.set_facts import TOGETHER_FILE, NewObject, SetFacts
 
 CONFIG_FILE: Final = "tls.properties"
 """Next to the settings, in the same ConfigMap; of pods that serve clients by TLS, and are plain otherwise."""
@@ -52,7 +55,10 @@ FILE_VARIABLE: Final = "BROKERSET_SET_tlsConfigFile"
 
 
 def server_name(name: str, namespace: str) -> str:
-    """The name that each certificate of a set is for, and that pods and operator expect."""
+    """The name that pods and operator expect in certificates: that of the name servers.
+
+    `name` is the set whose controllers serve: sets that share controllers have one such name.
+    """
     return f"{names.namesrv_service(name)}.{namespace}.svc"
 
 
@@ -87,7 +93,7 @@ def scrape_scheme(facts: SetFacts) -> NewObject:
         "scheme": "https",
         "tlsConfig": {
             "ca": {"configMap": authorities},
-            "serverName": server_name(facts.name, facts.namespace),
+            "serverName": server_name(facts.controllers_of, facts.namespace),
         },
     }
 
@@ -112,8 +118,8 @@ def tls_config_file(facts: SetFacts) -> dict[str, str]:
     connecting = {
         **accepting,
         "tls.enable": "true",
-        "tls.client.trustCertPath": authorities,
-        "tls.client.serverName": server_name(facts.name, facts.namespace),
+        "tls.client.trustCertPath": TOGETHER_FILE if facts.trusted_together else authorities,
+        "tls.client.serverName": server_name(facts.controllers_of, facts.namespace),
     }
     enforcing = {**connecting, "tls.server.mode": "enforcing"}
     of_stages = {
@@ -131,6 +137,8 @@ def tls_config_file(facts: SetFacts) -> dict[str, str]:
         }
         of_stages[TlsStage.ASKING] = asking
         of_stages[TlsStage.REQUIRING] = {**asking, "tls.server.need.client.auth": "require"}
+    if facts.trusted_together:
+        files[TOGETHER_FILE] = facts.trusted_together
     return files | {STAGE_FILES[stage]: _text(values) for stage, values in of_stages.items()}
 
 

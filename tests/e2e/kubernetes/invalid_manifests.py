@@ -499,6 +499,17 @@ CONTRADICTIONS: Final = (
         },
     ),
     _spec(
+        "certificates of clients with controllers of another set",
+        "spec.tls.clients: Forbidden: asks clients for certificates, which is not possible with controllers of another",
+        "spec.tls.clients: asks clients for certificates, which is not possible with controllers of another set",
+        tls={
+            "authority": {},
+            "mode": "enforcing",
+            "clients": {"mode": "optional", "trustConfigMap": "shop-clients"},
+        },
+        controllers={"ref": {"name": "other"}},
+    ),
+    _spec(
         "certificates of clients where plain requests are served",
         "spec.tls.clients: Forbidden: asks clients for certificates, which needs mode enforcing and an authority",
         "spec.tls.clients: asks clients for certificates, which needs mode enforcing and an authority",
@@ -521,13 +532,6 @@ CONTRADICTIONS: Final = (
         "spec.tls.issuerRef.kind: Unsupported value",
         "spec.tls.issuerRef.kind: ",
         tls={"issuerRef": {"name": "companys", "kind": "Vault"}},
-    ),
-    _spec(
-        "TLS alone with controllers of another set",
-        "spec.tls.mode: Forbidden: enforcing is not possible with controllers of another set",
-        "spec.tls.mode: enforcing is not possible with controllers of another set; use permissive",
-        tls={"mode": "enforcing", "secretName": "orders-tls", "trustConfigMap": "orders-authorities"},
-        controllers={"ref": {"name": "other"}},
     ),
     _spec(
         "a mode of TLS that there is not",

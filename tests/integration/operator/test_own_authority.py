@@ -133,9 +133,9 @@ async def test_where_clients_are_asked_the_operator_shows_what_pods_show(tmp_pat
         server.verify_mode = ssl.CERT_REQUIRED
 
         async with KubeClient(Access(found.kube.url), manager="tester") as client:
-            trust = await trust_in(client, found.live())
+            trust, _ = await trust_in(client, found.live())
             wishes = {**found.live(), "spec": {"tls": ENFORCING["tls"]}}
-            without = await trust_in(client, wishes)
+            without, _ = await trust_in(client, wishes)
 
         assert trust.problem is None
         assert trust.given is not None

@@ -34,6 +34,7 @@ from brokerset_rig.operator_parts import NAMESPACE, a_pod, broker_set, condition
 from brokerset_rig.process_loopback import PROCESS_LOOPBACK
 from brokerset_rig.stack import free_port
 from brokerset_runtime.clock import SystemClock
+from brokerset_runtime.tls.authority import Authority
 
 CONTROLLER = PROCESS_LOOPBACK
 
@@ -51,7 +52,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 class FixedPort(ControllerGroup):
     """One controller at the address where the operator asks."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **changes: object) -> None:
         raft_port = free_port()
         super().__init__(
             folder,
@@ -59,6 +60,7 @@ class FixedPort(ControllerGroup):
             controller_peers=f"n0-{CONTROLLER}:{names.CONTROLLER_PORT}",
             raft_peers=f"n0-{CONTROLLER}:{raft_port}",
             bind_address=CONTROLLER,
+            **changes,
         )
         self.ports, self.raft_ports = [names.CONTROLLER_PORT], [raft_port]
 
@@ -103,8 +105,8 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench(folder: Path) -> AsyncIterator[Bench]:
-    group = FixedPort(folder)
+async def bench(folder: Path, **changes: object) -> AsyncIterator[Bench]:
+    group = FixedPort(folder, **changes)
     try:
         await group.start(0)
         await group.leader()
@@ -215,5 +217,91 @@ def test_a_change_of_controllers_marks_the_sets_that_use_them() -> None:
             kube.put(a_pod("orders-controller-0", "controller"))
 
             await until(lambda: {"orders", "bills"} <= set(rounds))
+
+    run(work())
+
+
+def authorities(name: str, text: str) -> dict[str, Any]:
+    """A ConfigMap with whom to trust."""
+    metadata = {"name": name, "namespace": NAMESPACE}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"ca.crt": text}}
+
+
+def enforcing(name: str, **spec: Any) -> dict[str, Any]:
+    """A set with certificates that somebody else keeps."""
+    tls = {"secretName": f"{name}-tls", "trustConfigMap": f"{name}-authorities", "mode": "enforcing"}
+    return broker_set(name, tls=tls, **spec)
+
+
+def test_a_set_reaches_controllers_of_another_authority_and_each_knows_how_far_the_other_is(
+    tmp_path: Path,
+) -> None:
+    """By what both ConfigMaps have; without the other set's there is no way to its controllers."""
+    own, others = Authority.make("of orders"), Authority.make("of bills")
+    issued = own.issue("orders", [f"orders-namesrv.{NAMESPACE}.svc"])
+    (tmp_path / "tls.crt").write_bytes(issued.certificate)
+    (tmp_path / "tls.key").write_bytes(issued.key)
+    keys = "tls.server.mode=enforcing\ntls.server.certPath=tls.crt\ntls.server.keyPath=tls.key\n"
+    (tmp_path / "tls.properties").write_text(keys, encoding="utf-8")
+    stage = {"brokerset.io/tls": "enforcing"}
+
+    async def work() -> None:
+        async with bench(tmp_path / "raft", tls_config_file=tmp_path / "tls.properties") as found:
+            kube = found.kube
+            kube.put(enforcing("orders", controllers={"replicas": 1}))
+            kube.put(enforcing("bills", replicas=1, controllers={"ref": {"name": "orders"}}))
+            kube.put(a_pod("orders-controller-0", "controller", ip=CONTROLLER, annotations=stage))
+            kube.put(authorities("bills-authorities", others.certificate.decode()))
+            assert (await found.seen("bills")).observed.controllers.leader is None
+
+            kube.put(authorities("orders-authorities", own.certificate.decode()))
+            seen = (await found.seen("bills")).observed
+
+            assert seen.controllers.leader == 0
+            assert seen.authorities == others.certificate.decode()
+            (orders,) = seen.peers
+            assert (orders.name, orders.authorities) == ("orders", own.certificate.decode())
+            assert [each["annotations"] for each in orders.pods] == [stage]
+
+            pod = a_pod("bills-0-0", "broker")
+            pod["metadata"]["labels"] = names.labels("bills", "broker", "bills-0")
+            kube.put(pod)
+            kube.remove("configmaps", "bills-authorities", NAMESPACE)
+            (bills,) = (await found.seen("orders")).observed.peers
+            assert [each["name"] for each in bills.pods] == ["bills-0-0"]
+            assert "bills-authorities (spec.tls.trustConfigMap) is not there" in str(bills.trust_problem)
+
+            kube.put(broker_set("orders"))
+            kube.remove("pods", "orders-controller-0", NAMESPACE)
+            assert (await found.seen("orders")).observed.peers == (), "it never had to do with either"
+
+    run(work())
+
+
+def test_a_set_that_comes_changes_or_goes_is_seen_by_those_with_which_it_shares_controllers() -> None:
+    """And a change of its own authority, which their pods trust."""
+    reconciled: list[str] = []
+
+    def counting(observed: Any) -> Any:
+        reconciled.append(observed.meta.name)
+        return Plan((), status_of(observed, "True", "AsWanted", "fine"), 300.0)
+
+    async def work() -> None:
+        async with FakeKube() as kube, operator(kube, counting):
+
+            async def seen(*expected: str) -> None:
+                await until(lambda: set(expected) <= set(reconciled))
+                reconciled.clear()
+
+            kube.put(broker_set("orders"))
+            await seen("orders")
+            kube.put(broker_set("bills", controllers={"ref": {"name": "orders"}}))
+            await seen("orders", "bills")
+            changed = authorities("bills-authority", "x")
+            changed["metadata"]["labels"] = names.labels("bills")
+            kube.put(changed)
+            await seen("orders", "bills")
+            kube.remove("brokersets", "bills", NAMESPACE)
+            await seen("orders")
 
     run(work())

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.unit.operator.resources.sets import build
+from tests.unit.operator.resources.sets import observe, wanted
 
+from brokerset_operator.model.observed import Observed
+from brokerset_operator.model.peers import PeerSet
 from brokerset_operator.model.tls_stages import TlsStage
+from brokerset_operator.resources.settings_files import BROKER_FILE
 from brokerset_operator.resources.tls_files import (
     CLIENTS_FOLDER,
     CONFIG_FILE,
@@ -16,7 +21,7 @@ from brokerset_operator.resources.tls_files import (
     STAGE_FILES,
     TRUST_FOLDER,
 )
-from brokerset_operator.set_trust import trust_by
+from brokerset_operator.set_trust import authorities_by
 from brokerset_protocol.commands import Command
 from brokerset_runtime.remoting import ConnectionClosed, ConnectionPool, RemotingServer
 from brokerset_runtime.remoting.connection import Connection
@@ -31,6 +36,9 @@ SPEC = {
         "clients": {"mode": "require", "trustConfigMap": "shop-clients"},
     }
 }
+SHARED = {"tls": {"authority": {}, "mode": "enforcing"}}
+"""Of sets that share controllers, which ask no clients for certificates."""
+
 NAME = "orders-namesrv.shop.svc"
 STAGES = list(TlsStage)
 CLIENTS = Authority.make("clients of the shop")
@@ -48,7 +56,9 @@ def pods(tmp_path: Path, authority: Authority) -> dict[TlsStage, Tls]:
     return _pods(tmp_path, authority, [NAME, "*.orders-0.shop.svc"])
 
 
-def _pods(folder: Path, authority: Authority, names: list[str]) -> dict[TlsStage, Tls]:
+def _pods(
+    folder: Path, authority: Authority, names: list[str], observed: Observed | None = None
+) -> dict[TlsStage, Tls]:
     issued = authority.issue("orders", names)
     for name, content in {
         "tls.crt": issued.certificate,
@@ -59,15 +69,18 @@ def _pods(folder: Path, authority: Authority, names: list[str]) -> dict[TlsStage
     clients = folder / "clients"
     clients.mkdir()
     (clients / "ca.crt").write_bytes(CLIENTS.certificate)
-    files = build(SPEC)["ConfigMap", "orders-0"]["data"]
-    found = {}
-    for stage in TlsStage:
-        name = STAGE_FILES.get(stage, CONFIG_FILE)
-        text = files[name].replace(SECRET_FOLDER, str(folder)).replace(TRUST_FOLDER, str(folder))
-        text = text.replace(CLIENTS_FOLDER, str(clients))
-        (folder / name).write_text(text, encoding="utf-8")
-        found[stage] = Tls(folder / name)
-    return found
+    _write(folder, wanted(observe(SPEC) if observed is None else observed))
+    files = {stage: folder / STAGE_FILES.get(stage, CONFIG_FILE) for stage in TlsStage}
+    return {stage: Tls(file) for stage, file in files.items() if file.exists()}
+
+
+def _write(folder: Path, objects: Iterable[Mapping[str, Any]]) -> None:
+    """The files of a ConfigMap, as the kubelet brings them."""
+    files = next(each["data"] for each in objects if BROKER_FILE in each.get("data", {}))
+    for name, text in files.items():
+        mounted = text.replace(SECRET_FOLDER, str(folder)).replace(TRUST_FOLDER, str(folder))
+        mounted = mounted.replace(CLIENTS_FOLDER, str(folder / "clients"))
+        (folder / name).write_text(mounted, encoding="utf-8")
 
 
 async def _echo(_: Connection, command: Command) -> Command:
@@ -123,14 +136,13 @@ def test_outsiders_are_refused_and_the_operator_is_served(
 ) -> None:
     """Plain at no port; the operator by what the ConfigMap has, at ports for everybody alone."""
     enforcing = pods[TlsStage.ENFORCING]
-    operator = trust_by({"data": {"ca.crt": authority.certificate.decode()}}, "here", "", NAME).given
+    operator = trust_of(authority.certificate.decode(), NAME)
 
     async def work() -> None:
         assert not await reaches(enforcing, None)
         assert not await reaches(enforcing, None, member=True)
         assert await reaches(enforcing, operator)
 
-    assert operator is not None
     asyncio.run(work())
 
 
@@ -199,7 +211,7 @@ def test_a_certificate_of_the_same_authority_for_another_name_is_no_pod_of_the_s
     """Neither pods nor operator send it anything, though it is at an address of theirs."""
     (tmp_path / "other").mkdir()
     other = _pods(tmp_path / "other", authority, ["invoices-namesrv.shop.svc", "127.0.0.1"])
-    operator = trust_by({"data": {"ca.crt": authority.certificate.decode()}}, "here", "", NAME).given
+    operator = trust_of(authority.certificate.decode(), NAME)
 
     async def work() -> None:
         server = other[TlsStage.ENFORCING]
@@ -210,9 +222,67 @@ def test_a_certificate_of_the_same_authority_for_another_name_is_no_pod_of_the_s
     asyncio.run(work())
 
 
+@pytest.fixture
+def two_sets(tmp_path: Path, authority: Authority) -> tuple[dict[TlsStage, Tls], dict[TlsStage, Tls]]:
+    """Pods of `orders`, which has the controllers, and of `bills`, which uses them."""
+    other = Authority.make("other")
+    own, others = authority.certificate.decode(), other.certificate.decode()
+    joined = {**SHARED, "controllers": {"ref": {"name": "orders"}}}
+    orders = PeerSet(name="orders", manifest=observe(SHARED).manifest, authorities=own)
+    bills = PeerSet(name="bills", manifest=observe(joined, name="bills").manifest, authorities=others)
+    seen = observe(SHARED, authorities=own, peers=(bills,))
+    of_others = observe(joined, name="bills", authorities=others, peers=(orders,))
+    for folder in (tmp_path / "orders", tmp_path / "bills"):
+        folder.mkdir()
+    return (
+        _pods(tmp_path / "orders", authority, [NAME], seen),
+        _pods(tmp_path / "bills", other, [NAME], of_others),
+    )
+
+
+@pytest.mark.parametrize("stage", STAGES[1 : TlsStage.ASKING])
+def test_pods_of_sets_that_share_controllers_reach_each_other_and_are_no_members_of_each_other(
+    stage: TlsStage, two_sets: tuple[dict[TlsStage, Tls], dict[TlsStage, Tls]]
+) -> None:
+    """Though each set has an authority of its own; Raft and HA ports let in their own set alone."""
+    orders, bills = (pods[stage] for pods in two_sets)
+
+    async def work() -> None:
+        for server, client in ((orders, bills), (bills, orders), (orders, orders), (bills, bills)):
+            assert await reaches(server, client)
+        for server, client in ((orders, bills), (bills, orders)):
+            by_tls = stage >= TlsStage.CONNECTING
+            assert await reaches(server, client, member=True) is not by_tls
+
+    asyncio.run(work())
+
+
+def test_pods_reach_those_of_a_set_that_joins_as_soon_as_they_read_its_authority(
+    tmp_path: Path, authority: Authority
+) -> None:
+    """From the same files, which name another file by then: nobody is started again."""
+    other = Authority.make("other")
+    own, others = authority.certificate.decode(), other.certificate.decode()
+    (tmp_path / "orders").mkdir()
+    (tmp_path / "bills").mkdir()
+    orders = _pods(tmp_path / "orders", authority, [NAME], observe(SHARED, authorities=own))[
+        TlsStage.ENFORCING
+    ]
+    bills = _pods(tmp_path / "bills", other, [NAME])[TlsStage.ENFORCING]
+    assert not asyncio.run(reaches(bills, orders))
+
+    joined = PeerSet(name="bills", manifest=observe(SHARED, name="bills").manifest, authorities=others)
+    objects = wanted(observe(SHARED, authorities=own, peers=(joined,)))
+    _write(tmp_path / "orders", objects)
+
+    assert orders.refresh()
+    assert asyncio.run(reaches(bills, orders))
+    assert not asyncio.run(reaches(bills, orders, member=True))
+
+
 def test_a_config_map_without_authorities_says_what_is_missing() -> None:
     """The text is the condition's."""
-    trust = trust_by({"data": {}}, "ConfigMap orders-authorities", "it needs an entry ca.crt", NAME)
+    found = authorities_by({"data": {}}, "ConfigMap orders-authorities", "it needs an entry ca.crt")
 
-    assert trust.given is None
-    assert trust.problem == "ConfigMap orders-authorities has no certificate in PEM: it needs an entry ca.crt"
+    assert found.text == ""
+    assert found.problem == "ConfigMap orders-authorities has no certificate in PEM: it needs an entry ca.crt"

@@ -318,9 +318,10 @@ def test_a_deleted_user_goes_from_each_group_that_has_a_master(
     """One without a master, which comes first here, keeps the object and nobody's rights elsewhere."""
     groups_of = UserReconciler._groups_of
 
-    async def with_another(self: UserReconciler, *given: Any) -> dict[str, GroupState]:
+    async def with_another(self: UserReconciler, *given: Any) -> dict[str, GroupState | None]:
         found = await groups_of(self, *given)
         state = found["orders-0"]
+        assert state is not None
         return {"orders-": replace(state, broker_name="orders-", master_id=None), **found}
 
     async def work() -> None:

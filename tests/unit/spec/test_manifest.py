@@ -125,8 +125,6 @@ spec:
 @pytest.mark.parametrize(
     ("spec", "path"),
     [
-        ({"acl": USERS, "replication": {"mode": "dledger"}}, "spec.acl.secretName"),
-        ({"acl": USERS, "controllers": {"ref": {"name": "others"}}}, "spec.acl.secretName"),
         ({"acl": USERS, "config": {"authenticationEnabled": True}}, "spec.config.authenticationEnabled"),
         ({"monitoring": {"dashboards": False}}, "spec.monitoring.dashboards"),
     ],

@@ -17,19 +17,23 @@ from brokerset_operator.model.access_stages import (
     next_step,
 )
 from brokerset_operator.model.observed import Observed
+from brokerset_operator.model.peers import PeerSet
 from brokerset_operator.plan.deciding import plan
 from brokerset_sim.kubernetes_model import Kubernetes, Pod
 from brokerset_sim.kubernetes_wanted import wanted_of_model
 from brokerset_sim.kubernetes_worlds import act, condition, decide, is_done, settled
+from brokerset_spec.manifest import default_manifest
 
 ENFORCING = {"secretName": "orders-access"}
 PERMISSIVE = {**ENFORCING, "mode": "permissive"}
+DLEDGER = {"replication": {"mode": "dledger"}}
 SECONDS_MAX = 900
 
 
 def component(pod: Pod) -> str:
     """What kind of process it has."""
-    return "controller" if pod.keeper.endswith("-controller") else "broker"
+    named = pod.keeper.rpartition("-")[2]
+    return named if named in ("controller", "namesrv") else "broker"
 
 
 def done(pod: Pod) -> str:
@@ -49,8 +53,8 @@ def check(world: Kubernetes) -> None:
         for client in pods:
             if done(server) != CHECKS or client is server:
                 continue
-            if component(server) == component(client) == "controller":
-                continue  # they talk by Raft
+            if component(client) == "namesrv" or component(server) == component(client) == "controller":
+                continue  # name servers ask nobody, and controllers talk by Raft
             assert signs(client), (server.name, client.name)
             assert dict(server.access)[SECRET_ANNOTATION] == dict(client.access)[SECRET_ANNOTATION]
 
@@ -73,6 +77,10 @@ def found(world: Kubernetes) -> set[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(
+    ("kind", "others"),
+    [({}, "controller"), (DLEDGER, "namesrv"), ({**DLEDGER, "controllers": {"replicas": 3}}, "controller")],
+)
+@pytest.mark.parametrize(
     ("before", "after", "last"),
     [
         ({}, ENFORCING, AccessStage.ENFORCING),
@@ -85,16 +93,16 @@ def found(world: Kubernetes) -> set[tuple[str, str]]:
     ],
 )
 def test_no_pod_is_ever_asked_without_a_signature_by_one_that_it_checks(
-    before: dict[str, Any], after: dict[str, Any], last: AccessStage
+    before: dict[str, Any], after: dict[str, Any], last: AccessStage, kind: dict[str, Any], others: str
 ) -> None:
-    """Not in any second of the way, in either direction, and also while the users become others."""
-    world = settled(acl=before)
+    """Not in any second of the way, in either direction, while the users become others, and in each mode."""
+    world = settled(acl=before, **kind)
     check(world)
 
-    world.apply_manifest(acl=after)
+    world.apply_manifest(acl=after, **kind)
     carried_on(world)
 
-    assert found(world) == {(each, does(each, last)) for each in ("controller", "broker")}
+    assert found(world) == {(each, does(each, last)) for each in (others, "broker")}
     assert {dict(pod.access).get(SECRET_ANNOTATION) for pod in world.pods.values() if done(pod)} <= {
         after.get("secretName")
     }
@@ -156,22 +164,30 @@ def on_its_way() -> Observed:
     return world.observe_now()
 
 
-@pytest.mark.parametrize(
-    ("trouble", "reason"),
-    [
-        ({"access_problem": "Secret orders-access may not be read"}, "NoCredentials"),
-        ({"shared_by": ("invoices",)}, "Unsafe"),
-    ],
-)
-def test_what_cannot_be_safe_is_not_begun(trouble: dict[str, Any], reason: str) -> None:
-    """An operator that could not administer the set, and sets whose brokers sign nothing."""
+def test_what_cannot_be_safe_is_not_begun() -> None:
+    """An operator that could not administer the set."""
     observed = on_its_way()
     assert next_step(observed).stage is AccessStage.SIGNING
 
-    kept = replace(observed, **trouble)
+    kept = replace(observed, access_problem="Secret orders-access may not be read")
 
     assert next_step(kept).stage is AccessStage.OPEN
-    assert condition(dict(plan(kept, wanted_of_model).status), "AccessRefused") == ("True", reason)
+    assert condition(dict(plan(kept, wanted_of_model).status), "AccessRefused") == ("True", "NoCredentials")
+
+
+def test_brokers_of_another_set_that_sign_nothing_keep_controllers_from_checking_and_are_named() -> None:
+    """They would not be let in any more; to sign is harmless, and done."""
+    world = settled(acl=PERMISSIVE)
+    world.apply_manifest(acl=ENFORCING)
+    assert next_step(world.observe_now()).stage is AccessStage.ADMINISTRATION
+
+    kept = replace(
+        world.observe_now(), peers=(PeerSet(name="invoices", manifest=default_manifest("invoices")),)
+    )
+
+    assert next_step(kept).stage is AccessStage.SIGNING
+    assert "BrokerSet invoices" in next_step(kept).refused
+    assert condition(dict(plan(kept, wanted_of_model).status), "AccessRefused") == ("True", "Unsafe")
 
 
 def test_a_new_set_waits_for_credentials_and_then_checks_from_its_first_pod_on() -> None:

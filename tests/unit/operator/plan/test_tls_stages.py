@@ -11,11 +11,13 @@ import pytest
 from brokerset_operator.model.actions import EmitEvent
 from brokerset_operator.model.certificates import trust_config_map
 from brokerset_operator.model.observed import Observed
+from brokerset_operator.model.peers import PeerSet
 from brokerset_operator.model.tls_stages import TlsStage, connects_by_tls, jobs_use_tls, next_step
 from brokerset_operator.plan.deciding import plan
 from brokerset_sim.kubernetes_model import BAD_IMAGE, Kubernetes
 from brokerset_sim.kubernetes_wanted import wanted_of_model
 from brokerset_sim.kubernetes_worlds import act, condition, decide, is_done, settled
+from brokerset_spec.manifest import default_manifest
 
 NAMES = {"secretName": "orders-tls", "trustConfigMap": "orders-authorities"}
 ENFORCING = {**NAMES, "mode": "enforcing"}
@@ -25,6 +27,9 @@ NOT_ASKED = {**OWN, "clients": {"trustConfigMap": "shop-clients"}}
 OPTIONAL = {**OWN, "clients": {"trustConfigMap": "shop-clients", "mode": "optional"}}
 REQUIRED = {**OWN, "clients": {"trustConfigMap": "shop-clients", "mode": "require"}}
 SECONDS_MAX = 1200
+
+PLAIN_PEER = PeerSet(name="invoices", manifest=default_manifest("invoices"))
+"""A set that shares controllers, without TLS and without pods as yet."""
 
 SHOWS_ITSELF = {TlsStage.ASKING, TlsStage.REQUIRING}
 CONNECTS_BY_TLS = {TlsStage.CONNECTING, TlsStage.ENFORCING, *SHOWS_ITSELF}
@@ -157,7 +162,7 @@ def test_sets_that_share_the_controllers_keep_the_set_from_it_and_are_named() ->
     observed = ready_to_connect()
     assert next_step(observed).stage is TlsStage.CONNECTING
 
-    shared = replace(observed, shared_by=("invoices",))
+    shared = replace(observed, peers=(PLAIN_PEER,))
 
     assert next_step(shared).stage is TlsStage.ACCEPTING
     decided = plan(shared, wanted_of_model)
@@ -183,7 +188,7 @@ def test_a_set_that_comes_to_share_the_controllers_stops_the_way_where_it_is() -
     observed = replace(world.observe_now(), stateful_sets={}, pods=connecting)
     assert next_step(observed).stage is TlsStage.ENFORCING
 
-    step = next_step(replace(observed, shared_by=("invoices",)))
+    step = next_step(replace(observed, peers=(PLAIN_PEER,)))
 
     assert step.stage is TlsStage.CONNECTING
     assert "invoices" in step.refused

@@ -9,6 +9,7 @@ from tests.unit.operator.resources.sets import build, container_of, hash_of, tem
 
 from brokerset_operator.resources.settings_files import read_file
 from brokerset_spec.broker_settings import BrokerSettings
+from brokerset_spec.namesrv_settings import NamesrvSettings
 from brokerset_spec.setting_fields import setting_fields
 
 DLEDGER: dict[str, Any] = {"replication": {"mode": "dledger"}}
@@ -94,3 +95,17 @@ def test_clients_outside_are_led_to_the_pods_that_serve_names(spec: dict[str, An
     name = "orders-namesrv" if spec else "orders-controller"
     assert selector.items() <= template(objects, name)["metadata"]["labels"].items()
     assert 9879 in [port["containerPort"] for port in container_of(objects, name)["ports"]]
+
+
+def test_brokers_and_name_servers_check_with_the_users_of_the_set() -> None:
+    """Name servers know these two alone; brokers have the other users in the log of their group."""
+    objects = build({**DLEDGER, "acl": {"secretName": "orders-access"}})
+
+    def access(name: str) -> set[str]:
+        prefix = "BROKERSET_SET_"
+        environment = {each["name"].removeprefix(prefix) for each in container_of(objects, name)["env"]}
+        return {each for each in environment if "uth" in each}
+
+    users = {"initAuthenticationUser", "innerClientAuthenticationCredentials", "authenticationEnabled"}
+    assert access("orders-namesrv") == users <= setting_fields(NamesrvSettings).keys()
+    assert access("orders-0") == {*users, "authorizationEnabled"}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.operator.resources.sets import KINDS, Objects, build, container_of, hash_of, template
+from tests.unit.operator.resources.sets import KINDS, Objects, build, container_of, hash_of, observe, template
 
+from brokerset_operator.model.peers import PeerSet
 from brokerset_runtime.tls.config import ClientCertificates, TlsMode, tls_config
 
 TLS: dict[str, Any] = {"tls": {"secretName": "orders-tls"}}
@@ -190,3 +192,43 @@ def test_operators_of_before_and_now_make_the_same_pods_of_a_permissive_set() ->
         assert "brokerset.io/tls" not in text
         assert "BROKERSET_SET_tlsConfigFile" not in text
         assert "scheme" not in text
+
+
+OWN, OTHERS = "-----OF ORDERS-----\n", "-----OF OTHERS-----\n"
+
+
+def test_pods_of_sets_that_share_controllers_trust_both_authorities_where_they_connect() -> None:
+    """And for the one name of the name servers; as members they let in those of their own set alone."""
+    serving = PeerSet(name="core", manifest=observe(ENFORCING, name="core").manifest, authorities=OTHERS)
+
+    objects = build(
+        {**ENFORCING, "controllers": {"ref": {"name": "core"}}}, authorities=OWN, peers=(serving,)
+    )
+
+    files = objects["ConfigMap", "orders-0"]["data"]
+    assert files["tls-authorities.crt"] == OWN + OTHERS
+    for stage in ("connecting", "enforcing"):
+        config = tls_config(
+            pairs(files[f"tls-{stage}.properties"]), folder=Path("/etc/brokerset"), label=stage
+        )
+        assert config.server_authorities == Path("/etc/brokerset/tls-authorities.crt")
+        assert config.member_authorities == Path("/etc/brokerset-trust/ca.crt")
+        assert config.server_name == "core-namesrv.shop.svc"
+
+
+def test_a_set_that_others_join_replaces_no_pod_and_forgets_nobody_who_cannot_be_read() -> None:
+    """Files change, which processes read again; what is unreadable for now stays as it was written."""
+    joined = PeerSet(name="bills", manifest=observe(ENFORCING, name="bills").manifest, authorities=OTHERS)
+    alone = build(ENFORCING, authorities=OWN)
+
+    shared = build(ENFORCING, authorities=OWN, peers=(joined,))
+
+    config_maps = {name: each for (kind, name), each in shared.items() if kind == "ConfigMap"}
+    assert config_maps["orders-controller"]["data"]["tls-authorities.crt"] == OWN + OTHERS
+    assert "tls-authorities.crt" not in alone["ConfigMap", "orders-controller"]["data"]
+    for name in ("orders-controller", "orders-0"):
+        assert template(shared, name) == template(alone, name)
+    blind = replace(joined, authorities="", trust_problem="ConfigMap bills-authorities is not there")
+    for own, peer in ((OWN, blind), ("", joined)):
+        later = build(ENFORCING, config_maps=config_maps, authorities=own, peers=(peer,))
+        assert later["ConfigMap", "orders-0"]["data"]["tls-authorities.crt"] == OWN + OTHERS

@@ -42,3 +42,14 @@ def test_objects_of_other_sets_and_namespaces_are_in_nobodys_way() -> None:
 
     assert index.older(Key("Subject", "shop", "events")) is None
     assert index.of_set("shop", "orders") == (Key("Subject", "shop", "events"),)
+
+
+def test_sets_that_share_controllers_have_their_users_in_common_and_not_their_topics() -> None:
+    """Two objects for one user would set its password in turns."""
+    index = ClaimIndex(serving=lambda namespace, name: {"bills": "orders"}.get(name, name))
+    for kind in ("User", "Topic"):
+        index.saw(kind, _live("mine", "2026-01-02T00:00:00Z", broker_set="bills"))
+        index.saw(kind, _live("first", "2026-01-01T00:00:00Z", username="mine", topicName="mine"))
+
+    assert index.older(Key("User", "shop", "mine")) == Key("User", "shop", "first")
+    assert index.older(Key("Topic", "shop", "mine")) is None

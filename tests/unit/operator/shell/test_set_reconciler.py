@@ -4,14 +4,17 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.unit.operator.resources.sets import observe
 
 from brokerset_operator.model.actions import CleanBroker, EmitEvent, Plan
 from brokerset_operator.model.observed import Meta, Observed, Operator
+from brokerset_operator.model.peers import PeerSet
 from brokerset_operator.set_reconciler import (
     QUIET_RECONCILES,
     QUIET_SECONDS_MAX,
     interest,
     is_final,
+    keeps_no_copies,
     patience,
 )
 
@@ -100,3 +103,16 @@ def test_a_new_status_is_final_when_no_later_plan_rests_on_what_is_new(
     failed = replace(observed, status=STATUS | {"conditions": [{"type": "ActionFailed", "status": "True"}]})
     assert not is_final(Plan((told,), STATUS | change, 300.0), failed)
     assert not is_final(Plan((told, CleanBroker("orders-0", 2, "lost")), STATUS | change, 300.0), observed)
+
+
+def test_a_set_that_copies_authorities_which_people_keep_is_never_quiescent() -> None:
+    """Nobody tells of a change of such a ConfigMap; those that the operator keeps are watched."""
+    kept = {"secretName": "x-tls", "trustConfigMap": "x"}
+    own: dict[str, Any] = {"authority": {}}
+
+    def copies(mine: dict[str, Any], *theirs: dict[str, Any]) -> bool:
+        peers = tuple(PeerSet(name="x", manifest=observe({"tls": tls}, name="x").manifest) for tls in theirs)
+        return not keeps_no_copies(observe({"tls": mine}, peers=peers))
+
+    assert [copies(own, kept), copies(kept, own), copies(own, own, kept)] == [True] * 3
+    assert [copies(kept), copies(own, own), copies({}, {})] == [False] * 3
