@@ -62,7 +62,8 @@ class TlsCollector(Collector):
             "Unix time at which a revocation list expires.",
             labels=["authority"],
         )
-        for name, end in {each.name: each.end.timestamp() for each in tls.revocations}.items():
+        newest_first = sorted(tls.revocations, key=lambda each: each.end, reverse=True)
+        for name, end in {each.name: each.end.timestamp() for each in newest_first}.items():  # the soonest
             lists.add_metric([name], end)
         yield lists
         ends = GaugeMetricFamily(
