@@ -16,7 +16,7 @@ from brokerset_acl.users import User as StoredUser
 from brokerset_kube import kinds
 from brokerset_kube.errors import AlreadyExists, Forbidden, NotFound
 from brokerset_operator.access_users import reasons
-from brokerset_operator.access_users.plan import plan_user
+from brokerset_operator.access_users.plan import Overlap, UpdateUser, plan_user
 from brokerset_operator.access_users.secret import (
     SECRET_KEY,
     is_owned_by,
@@ -24,7 +24,7 @@ from brokerset_operator.access_users.secret import (
     password_problem,
     secret_name,
 )
-from brokerset_operator.access_users.status import Verdict, status_of
+from brokerset_operator.access_users.status import Verdict, applied_version, status_of
 from brokerset_operator.apply import Means, NotLeading, write_status
 from brokerset_operator.brokers_view import BrokerSilent, master_address
 from brokerset_operator.claims import ClaimIndex
@@ -71,6 +71,22 @@ class Refused(Exception):
     def __init__(self, reason: str, message: str, again_seconds: float | None = None) -> None:
         super().__init__(message)
         self.verdict = Verdict(False, reason, message, again_seconds=again_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class _Secret:
+    """The Secret of a User as it was read or written."""
+
+    name: str
+    version: str
+    """Another one after each change."""
+
+    password: str = field(repr=False)
+
+
+def _version_of(secret: Mapping[str, Any]) -> str:
+    metadata = secret["metadata"]
+    return f"{metadata.get('uid', '')}/{metadata.get('resourceVersion', '')}"
 
 
 @dataclass(slots=True)
@@ -141,10 +157,15 @@ class UserReconciler:
         if user.username in signing.users:
             text = f"{user.username} is a user of Secret {secret_of(broker_set)}; choose another name"
             raise Refused(reasons.NAME_RESERVED, text)
-        secret, password = await self._password(live, user)
-        wanted = StoredUser(user.username, password, user.user_type, user.user_status)
-        verdict = await self._at_set(live, user, wanted, broker_set, manifest)
-        return replace(verdict, secret=secret)
+        secret = await self._secret(live, user)
+        wanted = StoredUser(user.username, secret.password, user.user_type, user.user_status)
+        overlap = Overlap(
+            user.spec.password_overlap_seconds,
+            applied_version(live) != secret.version,
+            self.means.clock.now_ms(),
+        )
+        verdict = await self._at_set(live, user, wanted, overlap, broker_set, manifest)
+        return replace(verdict, secret=secret.name, secret_version=secret.version)
 
     async def _set_of(self, key: Key, user: User) -> tuple[Mapping[str, Any], BrokerSet, SetSigning]:
         """The set, if its users can be changed. Raises `Refused`."""
@@ -170,12 +191,12 @@ class UserReconciler:
 
     # -- password -----------------------------------------------------------------------------------------
 
-    async def _password(self, live: Mapping[str, Any], user: User) -> tuple[str, str]:
-        """Name of the Secret and the password in it. Raises `Refused`."""
+    async def _secret(self, live: Mapping[str, Any], user: User) -> _Secret:
+        """The Secret with the password. Raises `Refused`."""
         given = user.spec.password_secret
         try:
             if given is None:
-                return secret_name(user.metadata.name), await self._own_password(live, user)
+                return await self._own_secret(live, user)
             namespace = live["metadata"]["namespace"]
             try:
                 secret = await self.means.client.get(kinds.SECRET, given.name, namespace)
@@ -190,9 +211,9 @@ class UserReconciler:
         if problem is not None or password is None:
             text = f"the entry {given.key} of Secret {given.name} {problem}; correct it"
             raise Refused(reasons.SECRET_MISSING, text, WAIT_SECONDS)
-        return given.name, password
+        return _Secret(given.name, _version_of(secret), password)
 
-    async def _own_password(self, live: Mapping[str, Any], user: User) -> str:
+    async def _own_secret(self, live: Mapping[str, Any], user: User) -> _Secret:
         """That of the Secret which the operator makes; a new one where there is none."""
         client, name = self.means.client, secret_name(user.metadata.name)
         try:
@@ -210,18 +231,19 @@ class UserReconciler:
             password = secrets.token_urlsafe(PASSWORD_BYTES)
         wanted = made_secret(live, user.username, password)
         if found is not None and found.get("data") == wanted["data"]:
-            return password
+            return _Secret(name, _version_of(found), password)
         if not self.means.leads():
             raise NotLeading("this operator leads no more")
+        written: Mapping[str, Any]
         if found is None:
             try:
-                await client.create(wanted)
+                written = await client.create(wanted)
             except AlreadyExists:
                 text = f"Secret {name} was made by somebody else just now"
                 raise Refused(reasons.SECRET_TAKEN, text, WAIT_SECONDS) from None
         else:
             metadata = found["metadata"]
-            await client.merge_patch(
+            written = await client.merge_patch(
                 kinds.SECRET,
                 name,
                 metadata["namespace"],
@@ -231,7 +253,7 @@ class UserReconciler:
         if made:
             await self.means.events.emit(live, "PasswordMade", f"made a password, in Secret {name}")
         log.info("secret of a user written", secret=f"{live['metadata']['namespace']}/{name}", new=made)
-        return password
+        return _Secret(name, _version_of(written), password)
 
     # -- brokers ------------------------------------------------------------------------------------------
 
@@ -240,6 +262,7 @@ class UserReconciler:
         live: Mapping[str, Any],
         user: User,
         wanted: StoredUser,
+        overlap: Overlap,
         broker_set: Mapping[str, Any],
         manifest: BrokerSet,
     ) -> Verdict:
@@ -255,7 +278,7 @@ class UserReconciler:
             text = f"not of this set: {', '.join(foreign)}; {where}"
             raise Refused(reasons.SET_INVALID, text, WAIT_SECONDS)
         problems: list[tuple[str, str]] = []
-        done = []
+        done: dict[str, int | None] = {}
         async with UserRequests(view.connecting) as requests:
             for group in manifest.broker_names:
                 state = groups.get(group)
@@ -264,41 +287,53 @@ class UserReconciler:
                     problems.append((reasons.NO_MASTER, f"{group} has no living master"))
                     continue
                 try:
-                    await self._at_group(live, user, wanted, group, address, requests)
+                    until_ms = await self._at_group(live, user, wanted, overlap, group, address, requests)
                 except BrokerSilent as error:
                     problems.append((reasons.BROKER_SILENT, str(error)))
                 except UserRefused as error:
                     problems.append((reasons.REFUSED, f"{group}: {error}"))
                 else:
-                    done.append(group)
+                    done[group] = until_ms
         if problems:
             text = "; ".join(text for _, text in problems)
             return Verdict(False, problems[0][0], text, tuple(done), again_seconds=WAIT_SECONDS)
         text = f"{len(done)} groups have the user as wanted"
         if manifest.spec.acl.mode != ENFORCING:
             text += "; nobody is checked yet, as acl.mode of the set is permissive"
-        return Verdict(True, reasons.AS_WANTED, text, tuple(done))
+        latest = max((until_ms for until_ms in done.values() if until_ms is not None), default=None)
+        return Verdict(True, reasons.AS_WANTED, text, tuple(done), former_until_ms=latest)
 
     async def _at_group(
         self,
         live: Mapping[str, Any],
         user: User,
         wanted: StoredUser,
+        overlap: Overlap,
         group: str,
         address: str,
         requests: UserRequests,
-    ) -> None:
-        """Make one group's user what is wanted."""
+    ) -> int | None:
+        """Make one group's user what is wanted; until when the former password is accepted there."""
         known, there = await requests.known(address, user.username)
-        decided = plan_user(wanted, user.acl, known, there)
+        until_ms = None if known is None else known.former_until_ms
+        decided = plan_user(wanted, user.acl, known, there, overlap)
         for request in decided.requests:
             if not self.means.leads():
                 raise NotLeading("this operator leads no more")
-            await requests.carry_out(address, request)
+            found = await requests.carry_out(address, request)
+            if isinstance(request, UpdateUser):
+                until_ms = found
         if decided.text:
             text = f"{user.username} at {group}: {decided.text}"
             await self.means.events.emit(live, decided.event, text)
-            log.info("user changed", user=user.username, broker=address, what=decided.text)
+            log.info(
+                "user changed",
+                user=user.username,
+                broker=address,
+                what=decided.text,
+                former_until_ms=until_ms,
+            )
+        return until_ms
 
     # -- deletion -----------------------------------------------------------------------------------------
 
