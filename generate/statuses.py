@@ -553,6 +553,9 @@ class TlsStatus(Open):
     trust_config_map: Annotated[str, longest(253)] | None = None
     """ConfigMap with the authorities to trust, under `ca.crt`."""
 
+    clients: Annotated[str, longest(32)] | None = None
+    """What is asked of clients: `optional` or `require` a certificate of theirs; none if nothing is."""
+
     not_after: Time | None = None
     """When the certificate expires."""
 

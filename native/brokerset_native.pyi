@@ -53,6 +53,30 @@ class PullReader:
         stands between the pieces. None if not all records are there, or they have more than `bytes_max`.
         """
 
+class AckReader:
+    """Reads acks of POP at the beginning of a chunk. See `native/DESIGN.md`."""
+
+    def __init__(self, pieces: list[bytes], frame_size_max: int, checks_signatures: bool) -> None:
+        """`pieces`: what an answer that all is well has before and behind its opaque. With
+        `checks_signatures` it reads only what is signed by somebody of whom `allow` was called."""
+
+    def allow(self, name: bytes, password: bytes, group: bytes, topic: bytes, source: bytes) -> None:
+        """A user with this password, who is enabled, may ack as a group what is popped from a topic, from an
+        address."""
+
+    def forget_signers(self) -> None:
+        """Nobody may ack until `allow` is called again."""
+
+    def read(
+        self, data: bytes, count_max: int, source: str
+    ) -> list[tuple[tuple[str, str, str, str], int, int, int, bytes]]:
+        """The acks at the beginning of `data`, at most `count_max`, which came from the address `source`.
+
+        Neighbours of one check point together: topic, group, queue id and handle without its last field;
+        bits of the messages from the start of the check point on; bytes up to there, how many, and answers
+        that say that all is well.
+        """
+
 class FilterProgram:
     """An SQL92 expression that messages are examined by."""
 
@@ -215,7 +239,16 @@ def find_property(raw: bytes, name: bytes, /) -> bytes | None:
 class Releases:
     """Stores messages again that waited; described where it is called, `brokerset_broker.store.releases`."""
 
-    def __init__(self, log: LogCursor, config: Mapping[str, Any]) -> None: ...
+    def __init__(self, log: LogCursor, config: Mapping[str, Any], checks_signatures: bool) -> None:
+        """With `checks_signatures` only ends are served that are signed by somebody of whom `allow` was
+        called."""
+
+    def allow(self, name: bytes, password: bytes, topic: bytes, source: bytes) -> None:
+        """A user with this password, who is enabled, may end transactions of a topic from an address."""
+
+    def forget_signers(self) -> None:
+        """Nobody may end transactions until `allow` is called again."""
+
     def configure(self, config: Mapping[str, Any]) -> None:
         """Go by other settings."""
 
@@ -253,8 +286,9 @@ class Releases:
         """The same, and the largest number in the wheel's topic, `TIMER_OUT_MS` of the last, how many for
         each hash of a topic, and for each topic."""
 
-    def read_ends(self, data: bytes, count_max: int) -> list[tuple[int, int, bool]]:
-        """The ends at the beginning of `data`: offset and number of the half, and whether it commits."""
+    def read_ends(self, data: bytes, count_max: int, source: str) -> list[tuple[int, int, bool]]:
+        """The ends at the beginning of `data`, which came from the address `source`: offset and number of the
+        half, and whether it commits."""
 
     def serve_ends(
         self,

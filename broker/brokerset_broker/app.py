@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from brokerset_acl.access_book import AccessBook
 from brokerset_acl.policies import Action
 from brokerset_broker.live_settings import LiveSettings
 from brokerset_broker.member.alone import Alone
@@ -202,6 +203,8 @@ class Broker:
                 await close_old_log(self.settings, self.clock)
             self._build()
             self._part = await self._take_part(group_socket)
+            if (forwarder := self._part.forwarder) is not None:
+                forwarder.on_denied = self.access_control.count_refusal
             served = self._handlers()
             self._server = RemotingServer(
                 self.part.handlers(served, self._guard()),
@@ -662,7 +665,7 @@ class Broker:
         end_transactions = TransactionProcessor(
             live=live, log_of_transactions=self.transaction_log, topics=topics, ordered=self.ordered,
             admission=admission, clock=clock, lane=self._end_lane,
-            check_topic=self.access_control.checks(Action.PUB),
+            check_topic=self.access_control.checks_ends(),
             check_resumed=self.access_control.checks(Action.UPDATE),
         )  # fmt: skip
         self.pop_acks = PopAckProcessor(
@@ -712,8 +715,7 @@ class Broker:
             self.pull_lane = PullLane(
                 native.core, live=live, store=store, topics=topics, groups=groups, consumers=consumers,
                 offsets=offsets, admission=admission, stats=stats, parked_pulls=self.parked_pulls,
-                processor=pull, access=access,
-                book=self.access.book if self.settings.authentication_enabled else None,
+                processor=pull, access=access, book=self._checked_book,
             )  # fmt: skip
             self.pull_lane.is_open = part.serves_reads
             self.access_control.on_pull = self.pull_lane.allow
@@ -785,28 +787,31 @@ class Broker:
         """The part whose plain requests the native core may serve; a DLedger has its own way of appending."""
         return self._part if isinstance(self._part, Alone) else self.member
 
+    @property
+    def _checked_book(self) -> AccessBook | None:
+        """Whose users and policies decide about requests; None where nobody is checked."""
+        return self.access.book if self.settings.authentication_enabled else None
+
     def _make_send_lane(self) -> SendLane | None:
         """The native way of sends, where there is one."""
         part = self._plain_part
         if native.core is None or part is None or self.settings.refuse_signed_requests:
             return None
-        checks = self.settings.authentication_enabled
         lane = SendLane(
             native.core, store=self.store, topics=self.topics, admission=self.admission, stats=self.stats,
             traffic=self.traffic, clock=self.clock, broker_name=self.live.current.broker_name,
             transactions=self.transaction_log, timers=self._timer_puts,
-            book=self.access.book if checks else None,
+            book=self._checked_book,
         )  # fmt: skip
         lane.is_open = part.serves_writes
-        if checks:
-            self.access_control.on_send = lane.allow
+        self.access_control.on_send = lane.allow
         return lane
 
     def _make_releases(self) -> Releases | None:
         """The native way of messages that have waited, where there is one."""
         if native.core is None or self.settings.enable_dledger_commit_log:
             return None
-        return Releases(native.core, self.store)
+        return Releases(native.core, self.store, checks_signatures=self.settings.authentication_enabled)
 
     def _make_end_lane(self) -> EndLane | None:
         """The native way of ends of transactions, where there is one."""
@@ -815,9 +820,10 @@ class Broker:
             return None
         lane = EndLane(
             self.releases, log_of_transactions=self.transaction_log, topics=self.topics,
-            ordered=self.ordered, admission=self.admission,
+            ordered=self.ordered, admission=self.admission, book=self._checked_book,
         )  # fmt: skip
         lane.is_open = part.serves_writes
+        self.access_control.on_end = lane.allow
         return lane
 
     def _make_ack_lane(self) -> AckLane | None:
@@ -827,20 +833,22 @@ class Broker:
             return None
         lane = AckLane(
             native.core, live=self.live, log_of_pops=self.pop_log, plain=self.pop_acks.plain,
-            admission=self.admission,
+            admission=self.admission, book=self._checked_book,
         )  # fmt: skip
         lane.is_open = part.serves_writes
+        self.access_control.on_ack = lane.allow
         return lane
 
     def _lane(self) -> Lane | None:
-        """What serves plain requests before they come to a handler; with authentication, sends and pulls."""
-        checks = self.settings.authentication_enabled
+        """What serves plain requests before they come to a handler; with authentication, those that somebody
+        signed who may make them."""
         if self.send_lane is not None:
-            return self._serve_signed if checks else self._serve_plain
+            return self._serve_plain
         part = self._plain_part
         if part is None or self.settings.refuse_signed_requests:
             return None
-        signed = SignedSends(self.access.book) if checks else None
+        book = self._checked_book
+        signed = None if book is None else SignedSends(book)
         if signed is not None:
             self.access_control.on_send = signed.allow
         return SendRuns(
@@ -871,14 +879,6 @@ class Broker:
                 break
             size += self.send_lane.serve(connection, data[size:])
         return size
-
-    def _serve_signed(self, connection: Connection, data: bytes) -> int:
-        """Serve the sends or pulls at the beginning of a chunk that somebody signed who may make them."""
-        assert self.send_lane is not None, "the server was given this as its lane"
-        assert self.pull_lane is not None, "it is made after the lane of sends"
-        if begins_with_pull(data):
-            return self.pull_lane.serve(connection, data)
-        return self.send_lane.serve(connection, data) or self.pull_lane.serve(connection, data)
 
     # -- events -------------------------------------------------------------------------------------------
 

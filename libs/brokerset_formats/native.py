@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 VARIABLE: Final = "BROKERSET_NATIVE"
 WISHES: Final = ("auto", "off", "require")
 
-INTERFACE: Final = 9
+INTERFACE: Final = 10
 """The interface that this code speaks; a module with another number is not used."""
 
 

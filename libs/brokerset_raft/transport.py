@@ -26,6 +26,7 @@ from brokerset_runtime.log_throttle import LogThrottle
 from brokerset_runtime.tls import Tls
 from brokerset_runtime.tls.arrivals import Arrivals
 from brokerset_runtime.tls.connecting import connect_member
+from brokerset_runtime.tls.member_names import MemberPort
 
 log = structlog.get_logger(__name__)
 
@@ -334,7 +335,7 @@ class _Peer:
                 if tls is None:
                     await asyncio.get_running_loop().create_connection(lambda: link, host, port)
                 else:
-                    await connect_member(tls, link, host, port)
+                    await connect_member(tls, link, host, port, MemberPort.RAFT)
                 self._owner.watch(link)
                 await link.welcomed
             except BaseException:
@@ -390,7 +391,7 @@ class TcpTransport:
         loop = asyncio.get_running_loop()
         accept: Callable[[], asyncio.Protocol] = self._new_link
         if self.tls is not None:
-            self._arrivals = Arrivals(self.tls, self._new_link, members_only=True)
+            self._arrivals = Arrivals(self.tls, self._new_link, members_of=MemberPort.RAFT)
             accept = self._arrivals.accept
         self._server = await loop.create_server(accept, listen_hosts(host, port), port)
         self._start_beats()

@@ -142,8 +142,8 @@ class BrokerSettings:
     """Request codes that every user may send, separated by commas."""
 
     refusals_max: int = number(10_000)
-    """Refused requests (code 16) of one connection in 10 s at which it is closed; 0: never. Those that a
-    slave passed on do not count. Not known to RocketMQ."""
+    """Refused requests (code 16) of one connection in 10 s at which it is closed; 0: never. A slave
+    counts what its master refuses, but for one-way requests. Not known to RocketMQ."""
 
     init_authentication_user: str = secret()
     """A Super user, as `{"username":"…","password":"…"}`; counts until a user of that name is stored."""

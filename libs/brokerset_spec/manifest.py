@@ -39,6 +39,7 @@ from brokerset_spec.set_parts import (
     ACL_OF_DLEDGER,
     ACL_SHARED,
     AUTHORITY_TOO_SHORT,
+    CLIENTS_WITHOUT_AUTHORITY,
     CONTROLLERS_MAX,
     DLEDGER,
     ENFORCING,
@@ -473,6 +474,8 @@ def _tls_problems(manifest: BrokerSet) -> Iterable[Problem]:
         yield Problem("spec.tls.trustConfigMap", *TRUST_WITHOUT_SECRET)
     if tls.trust_config_map is not None and tls.authority is not None:
         yield Problem("spec.tls.trustConfigMap", *TRUST_AND_AUTHORITY)
+    if tls.clients_mode != "none" and (tls.mode != ENFORCING or tls.authority is None):
+        yield Problem("spec.tls.clients", *CLIENTS_WITHOUT_AUTHORITY)
     own = tls.authority
     if own is not None and own.authority_days < 3 * own.certificate_days:
         yield Problem("spec.tls.authority.authorityDays", *AUTHORITY_TOO_SHORT)

@@ -215,6 +215,10 @@ TRUST_AND_AUTHORITY: Final = (
     "is of no use with an authority of the set's own, which has a ConfigMap of its own",
     "leave it out",
 )
+CLIENTS_WITHOUT_AUTHORITY: Final = (
+    "asks clients for certificates, which needs mode enforcing and an authority of the set's own",
+    "use mode enforcing with authority, or clients.mode none",
+)
 TLS_TWICE: Final = (
     "says where the certificate comes from more than once",
     "use one of secretName, issuerRef and authority",
@@ -272,6 +276,22 @@ class OwnAuthority(Part):
     `certificateDays` at least."""
 
 
+class ClientCertificates(Part):
+    """Certificates of clients, by an authority of their own, which makes nobody one of the set."""
+
+    mode: Literal["none", "optional", "require"] = "none"
+    """`optional`: who shows one must show a good one. `require`: who shows none is refused.
+
+    A set that runs gets there and back in steps, each of which replaces its pods one at a time: first pods
+    show each other their own and take those of clients, then they require them.
+    """
+
+    trust_config_map: Annotated[ObjectName, Field(json_schema_extra=page(values="none"))]
+    """ConfigMap in the same namespace whose entry `ca.crt` has the authorities, in PEM, that sign clients'
+    certificates. It must be there before. A change of it is used without a restart.
+    """
+
+
 def _one_source(has: str) -> str:
     """The rule that holds only where the certificate comes from somewhere."""
     return f"{has} || has(self.secretName) || has(self.issuerRef) || has(self.authority)"
@@ -307,6 +327,12 @@ class Tls(Part):
                 "!has(self.trustConfigMap) || !has(self.authority)",
                 "; ".join(TRUST_AND_AUTHORITY),
                 "trustConfigMap",
+            ),
+            rule(
+                "!has(self.clients) || !has(self.clients.mode) || self.clients.mode == 'none' || "
+                f"(has(self.mode) && self.mode == '{ENFORCING}' && has(self.authority))",
+                "; ".join(CLIENTS_WITHOUT_AUTHORITY),
+                "clients",
             ),
         )
     )
@@ -345,6 +371,16 @@ class Tls(Part):
     """ConfigMap in the same namespace whose entry `ca.crt` has the authorities, in PEM, that sign the set's
     certificates. Pods and operator trust them, and pods let in as one of theirs whom they have signed.
     """
+
+    clients: ClientCertificates | None = None
+    """Whether pods ask clients for certificates, at the ports for everybody; those of the set are served by
+    their own. It needs `mode: enforcing` and `authority`.
+    """
+
+    @property
+    def clients_mode(self) -> str:
+        """Whether clients are asked for certificates, or are to be."""
+        return "none" if self.clients is None else self.clients.mode
 
     @property
     def sources(self) -> tuple[str, ...]:

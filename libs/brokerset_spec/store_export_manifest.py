@@ -72,6 +72,32 @@ class TargetCredentials(Part):
     """
 
 
+class BrokerCredentials(Part):
+    """Who the job is to brokers."""
+
+    model_config = ConfigDict(
+        json_schema_extra=ruled(
+            rule(
+                "has(self.secretName) || has(self.certificateSecretName)",
+                "credentials name nobody; give secretName, certificateSecretName, or both",
+            )
+        )
+    )
+
+    secret_name: ObjectName | None = None
+    """As whom it signs: a Secret, in the same namespace, with the entries `accessKey` and `secretKey`, as the
+    one has that the operator makes of a `User`. Each run reads it when its pods start.
+
+    The user needs `Get` and `Sub` on the topics, and `Sub` on `Group:TOOLS_CONSUMER`; with `topicPattern` it
+    is a Super user. The operator does not read the Secret for this.
+    """
+
+    certificate_secret_name: ObjectName | None = None
+    """What it shows to a set whose `spec.tls.clients` asks for certificates: a Secret, in the same namespace,
+    with the entries `tls.crt` and `tls.key`, of an authority of clients. The operator never reads it.
+    """
+
+
 class ExportCatalog(Part):
     """Where an Iceberg table is registered."""
 
@@ -201,6 +227,10 @@ class ExportSpec(ScheduledSpec):
 
     target: ExportTarget
 
+    credentials: BrokerCredentials | None = None
+    """As whom topics are read. A set with `acl.mode: enforcing`, or with `tls.clients.mode: require`, serves
+    nobody without."""
+
     schema_: Annotated[Literal["raw", "json", "avro"], Field(alias="schema")] = "raw"
     """Columns of the table: the message with its body as it is, or besides it fields of its JSON or Avro."""
 
@@ -244,6 +274,7 @@ def check_store_export(export: StoreExport) -> list[Problem]:
         *_column_problems(spec),
         *_avro_problems(spec),
         *_target_problems(spec.target),
+        *_credentials_problems(spec.credentials),
         *resources_problems(spec.limits, spec.executors, "spark"),
     ]
 
@@ -274,6 +305,12 @@ def _avro_problems(spec: ExportSpec) -> Iterable[Problem]:
         yield Problem("spec.avro", reason, "give avro and schema avro, or neither")
     elif spec.avro is not None and spec.avro.subject is None and len(spec.topics) != 1:
         yield Problem("spec.avro.subject", "is missing, and there is not one topic", "name the subject")
+
+
+def _credentials_problems(credentials: BrokerCredentials | None) -> Iterable[Problem]:
+    if credentials is None or credentials.secret_name or credentials.certificate_secret_name:
+        return
+    yield Problem("spec.credentials", "name nobody", "give secretName, certificateSecretName, or both")
 
 
 def _target_problems(target: ExportTarget) -> Iterable[Problem]:

@@ -6,6 +6,8 @@
 use crate::frames::frame_at;
 use crate::headers::{Reader, read_request};
 use crate::replies::put_decimal;
+use crate::signatures::Signers;
+use crate::signed_fields::SignedFields;
 
 pub const ACK_MESSAGE: i64 = 200_051;
 
@@ -46,6 +48,31 @@ pub struct Run<'a> {
     pub replies: Vec<u8>,
 }
 
+/// What is signed of an ack, which has no body.
+pub type SignedAck<'a> = SignedFields<'a, { NAMES.len() }>;
+
+/// Names of all fields that are read, but for who signs and the signature, as they are sorted. Broker name and namespace,
+/// and what proxies say of themselves, nobody reads.
+const NAMES: [&[u8]; 11] = [
+    b"bname",
+    b"consumerGroup",
+    b"extraInfo",
+    b"lo",
+    b"ns",
+    b"nsd",
+    b"offset",
+    b"proxyFrowardClientId",
+    b"queueId",
+    b"requestSource",
+    b"topic",
+];
+
+/// Who may ack, and the address that a chunk comes from.
+pub struct Check<'c> {
+    pub signers: &'c mut Signers,
+    pub source: &'c [u8],
+}
+
 #[derive(Default)]
 struct Fields<'a> {
     group: Option<&'a [u8]>,
@@ -55,9 +82,16 @@ struct Fields<'a> {
     offset: Option<&'a [u8]>,
 }
 
-/// Reads a header. None: declined.
-pub fn read_ack(header: &[u8]) -> Option<Ack<'_>> {
-    let request = read_request(header, read_fields)?;
+/// Reads a header; `signed` gets what is signed. None: declined.
+pub fn read_ack<'a>(header: &'a [u8], signed: &mut SignedAck<'a>) -> Option<Ack<'a>> {
+    *signed = SignedAck::default();
+    let request = read_request(header, |reader| {
+        let mut fields = Fields::default();
+        signed.read(reader, &NAMES, |reader, name| {
+            read_field(reader, name, &mut fields)
+        })?;
+        Some(fields)
+    })?;
     if request.code != ACK_MESSAGE || request.oneway {
         return None;
     }
@@ -92,42 +126,47 @@ fn number(text: &str) -> Option<i64> {
     text.parse().ok()
 }
 
-/// The object `extFields`. Of a repeated field the last one counts.
-fn read_fields<'a>(reader: &mut Reader<'a>) -> Option<Fields<'a>> {
-    let mut fields = Fields::default();
-    reader.open()?;
-    loop {
-        match reader.key()? {
-            b"consumerGroup" => fields.group = reader.text_or_null()?,
-            b"topic" => fields.topic = reader.text_or_null()?,
-            b"queueId" => fields.queue_id = reader.text_or_null()?,
-            b"extraInfo" => fields.handle = reader.text_or_null()?,
-            b"offset" => fields.offset = reader.text_or_null()?,
-            // Broker name and namespace, and what proxies say of themselves: nobody reads them.
-            b"bname" | b"lo" | b"ns" | b"nsd" | b"requestSource" | b"proxyFrowardClientId" => {
-                _ = reader.text_or_null()?
-            }
-            _ => return None,
-        }
-        if !reader.more()? {
-            return Some(fields);
-        }
+/// Reads the value of a field, and returns what is written there.
+fn read_field<'a>(
+    reader: &mut Reader<'a>,
+    name: &[u8],
+    fields: &mut Fields<'a>,
+) -> Option<Option<&'a [u8]>> {
+    let text = reader.text_or_null()?;
+    match name {
+        b"consumerGroup" => fields.group = text,
+        b"topic" => fields.topic = text,
+        b"queueId" => fields.queue_id = text,
+        b"extraInfo" => fields.handle = text,
+        b"offset" => fields.offset = text,
+        _ => {}
     }
+    Some(text)
 }
 
 /// The acks at the beginning of `data`, at most `count_max`. `pieces` is the header of an answer, without its opaque.
+/// With `check` only those that are signed by somebody who may ack.
 pub fn read_runs<'a>(
     data: &'a [u8],
     count_max: usize,
     frame_size_max: usize,
     pieces: &[Vec<u8>; 2],
+    mut check: Option<Check<'_>>,
 ) -> Vec<Run<'a>> {
     let mut runs: Vec<Run<'a>> = Vec::new();
     let (mut at, mut count) = (0, 0);
+    let mut signed = SignedAck::default();
     while count < count_max
         && let Some(frame) = frame_at(data, at, frame_size_max)
-        && let Some(ack) = read_ack(frame.header)
+        && let Some(ack) = read_ack(frame.header, &mut signed)
     {
+        if let Some(Check { signers, source }) = &mut check {
+            let Names { group, topic, .. } = ack.names;
+            let (group, topic) = (group.as_bytes(), topic.as_bytes());
+            if !frame.body.is_empty() || !signers.admit_consumer(source, group, topic, &signed) {
+                break;
+            }
+        }
         let bit = 1 << ack.distance;
         match runs.last_mut() {
             Some(run) if run.names == ack.names && run.distances & bit == 0 => {
@@ -168,6 +207,15 @@ fn put_reply(out: &mut Vec<u8>, pieces: &[Vec<u8>; 2], opaque: i32) {
 mod tests {
     use super::*;
 
+    fn read_ack(header: &[u8]) -> Option<Ack<'_>> {
+        super::read_ack(header, &mut SignedAck::default())
+    }
+
+    #[test]
+    fn names_are_sorted() {
+        assert!(NAMES.is_sorted());
+    }
+
     fn header(opaque: i32, handle: &str, offset: &str) -> String {
         format!(
             r#"{{"code":200051,"extFields":{{"consumerGroup":"G","extraInfo":"{handle}","offset":"{offset}","queueId":"3","topic":"T"}},"flag":0,"language":"JAVA","opaque":{opaque},"serializeTypeCurrentRPC":"JSON","version":513}}"#
@@ -187,7 +235,7 @@ mod tests {
     }
 
     fn runs(data: &[u8], count_max: usize) -> Vec<(String, u64, usize, usize)> {
-        read_runs(data, count_max, 1 << 20, &pieces())
+        read_runs(data, count_max, 1 << 20, &pieces(), None)
             .into_iter()
             .map(|run| {
                 (
@@ -267,10 +315,83 @@ mod tests {
         assert_eq!(runs(&data, 3), wanted[..2]);
         assert_eq!(runs(&data[..data.len() - 1], 100), wanted[..3]);
         assert_eq!(runs(&data, 0), []);
-        let first = &read_runs(&data, 100, 1 << 20, &pieces())[0];
+        let first = &read_runs(&data, 100, 1 << 20, &pieces(), None)[0];
         assert_eq!(
             first.replies,
             b"\0\0\0\x10\0\0\0\x0c{\"opaque\":0}\0\0\0\x10\0\0\0\x0c{\"opaque\":1}"
         );
+    }
+
+    #[test]
+    fn signed_acks_are_read_up_to_the_first_that_is_not_allowed() {
+        let right = |offset: &str| {
+            let handle = format!("70 1 2 1 0 b 3 {offset}");
+            let signed = format!("appG{handle}{offset}3T");
+            signed_by(&header(9, &handle, offset), "app", signed.as_bytes())
+        };
+        let (first, second) = (frame(&right("70")), frame(&right("71")));
+        let altered = frame(
+            &right("72")
+                .replace("\"72\"", "\"73\"")
+                .replace("72\"", "73\""),
+        );
+        let with_body = {
+            let mut with_body = second.clone();
+            with_body.push(b'x');
+            let size = with_body.len() as u32 - 4;
+            with_body[..4].copy_from_slice(&size.to_be_bytes());
+            with_body
+        };
+        let unsigned = frame(&header(9, "70 1 2 1 0 b 3 71", "71"));
+        let mut signers = Signers::default();
+        signers.allow_consumer(b"app", b"secret", b"G", b"T", b"10.0.0.1");
+        let mut count = |behind: &[u8], source: &[u8]| -> usize {
+            let data = [&first, behind].concat();
+            let check = Check {
+                signers: &mut signers,
+                source,
+            };
+            let runs = read_runs(&data, 100, 1 << 20, &pieces(), Some(check));
+            runs.iter().map(|run| run.count).sum()
+        };
+
+        assert_eq!(count(&second, b"10.0.0.1"), 2);
+        for wrong in [&altered, &with_body, &unsigned] {
+            assert_eq!(count(wrong, b"10.0.0.1"), 1);
+        }
+        assert_eq!(count(&second, b"10.0.0.2"), 0);
+    }
+
+    #[test]
+    fn whoever_may_ack_for_one_group_may_not_for_another() {
+        let handle = "70 1 2 1 0 b 3 70";
+        let signed = format!("appG{handle}703T");
+        let data = frame(&signed_by(
+            &header(9, handle, "70"),
+            "app",
+            signed.as_bytes(),
+        ));
+        for (group, topic, count) in [
+            (b"G", b"T", 1),
+            (b"H", b"T", 0),
+            (b"G", b"U", 0),
+            (b"T", b"G", 0),
+        ] {
+            let mut signers = Signers::default();
+            signers.allow_consumer(b"app", b"secret", group, topic, b"10.0.0.1");
+            let check = Check {
+                signers: &mut signers,
+                source: b"10.0.0.1",
+            };
+            let runs = read_runs(&data, 100, 1 << 20, &pieces(), Some(check));
+            assert_eq!(runs.len(), count, "{group:?} {topic:?}");
+        }
+    }
+
+    /// The header with a user and its signature of these values, by the password `secret`.
+    fn signed_by(header: &str, user: &str, values: &[u8]) -> String {
+        let signature = crate::signatures::tests::signature(b"secret", values);
+        let fields = format!(r#""extFields":{{"AccessKey":"{user}","Signature":"{signature}","#);
+        header.replace(r#""extFields":{"#, &fields)
     }
 }

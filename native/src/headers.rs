@@ -295,9 +295,14 @@ impl<'a> Reader<'a> {
 
     /// A number as text, or bare as lax clients write it; null is none.
     pub fn number_in_text(&mut self) -> Option<Option<i64>> {
+        self.number_and_text().map(|(number, _)| number)
+    }
+
+    /// As `number_in_text`, and what is written there.
+    pub fn number_and_text(&mut self) -> Option<(Option<i64>, Option<&'a [u8]>)> {
         match self.digits_or_null()? {
-            Some(text) => canonical(text).map(Some),
-            None => Some(None),
+            Some(text) => Some((Some(canonical(text)?), Some(text))),
+            None => Some((None, None)),
         }
     }
 

@@ -21,6 +21,7 @@ pub mod records;
 pub mod replies;
 pub mod scan;
 pub mod signatures;
+pub mod signed_fields;
 pub mod timer_links;
 pub mod timer_units;
 pub mod waiting_records;
@@ -53,7 +54,7 @@ mod python {
     use crate::sends::SendLane;
 
     /// Number of the interface between the Python code and this module; both sides must have the same.
-    const INTERFACE: u32 = 9;
+    const INTERFACE: u32 = 10;
 
     #[pymodule]
     fn brokerset_native(module: &Bound<'_, PyModule>) -> PyResult<()> {

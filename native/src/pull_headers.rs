@@ -4,6 +4,7 @@
 //! `headers` declines, a pull that wants no answer, and one that filters by anything but tags.
 
 use crate::headers::{Reader, not_negative, read_request};
+use crate::signed_fields::SignedFields;
 
 pub const PULL_MESSAGE: i64 = 11;
 pub const LITE_PULL_MESSAGE: i64 = 361;
@@ -27,21 +28,8 @@ pub struct PullHeader<'a> {
     pub subscription_version: i64,
 }
 
-/// The texts of a pull's fields, as they are signed, and the signature.
-#[derive(Debug, Default)]
-pub struct SignedPull<'a> {
-    pub access_key: Option<&'a [u8]>,
-    pub signature: Option<&'a [u8]>,
-    /// In the order of `NAMES`; empty where there is none.
-    values: [&'a [u8]; NAMES.len()],
-}
-
-impl<'a> SignedPull<'a> {
-    /// What is signed: the values in the order of the names, in which capitals come first. A pull has no body.
-    pub fn pieces<'s>(&'s self, access_key: &'s [u8]) -> impl Iterator<Item = &'s [u8]> {
-        [access_key].into_iter().chain(self.values.iter().copied())
-    }
-}
+/// What is signed of a pull, which has no body.
+pub type SignedPull<'a> = SignedFields<'a, { NAMES.len() }>;
 
 /// Names of all fields that are read, but for who signs and the signature, as they are sorted.
 const NAMES: [&[u8]; 18] = [
@@ -84,7 +72,13 @@ struct Fields<'a> {
 /// Reads a header; `signed` gets what is signed. None: declined.
 pub fn read_pull<'a>(header: &'a [u8], signed: &mut SignedPull<'a>) -> Option<PullHeader<'a>> {
     *signed = SignedPull::default();
-    let request = read_request(header, |reader| read_fields(reader, signed))?;
+    let request = read_request(header, |reader| {
+        let mut fields = Fields::default();
+        signed.read(reader, &NAMES, |reader, name| {
+            read_field(reader, name, &mut fields)
+        })?;
+        Some(fields)
+    })?;
     if (request.code != PULL_MESSAGE && request.code != LITE_PULL_MESSAGE) || request.oneway {
         return None;
     }
@@ -110,25 +104,6 @@ pub fn read_pull<'a>(header: &'a [u8], signed: &mut SignedPull<'a>) -> Option<Pu
         },
         subscription_version: fields.subscription_version.unwrap_or(0),
     })
-}
-
-/// The object `extFields`. Of a repeated field the last one counts.
-fn read_fields<'a>(reader: &mut Reader<'a>, signed: &mut SignedPull<'a>) -> Option<Fields<'a>> {
-    let mut fields = Fields::default();
-    reader.open()?;
-    loop {
-        match reader.key()? {
-            b"AccessKey" => signed.access_key = reader.text_or_null()?,
-            b"Signature" => signed.signature = reader.text_or_null()?,
-            name => {
-                let place = NAMES.binary_search(&name).ok()?;
-                signed.values[place] = read_field(reader, name, &mut fields)?.unwrap_or_default();
-            }
-        }
-        if !reader.more()? {
-            return Some(fields);
-        }
-    }
 }
 
 /// Reads the value of a field, and returns what is written there.

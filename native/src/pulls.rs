@@ -11,7 +11,7 @@ use crate::memory::Memory;
 use crate::pull_headers::{SignedPull, read_pull};
 use crate::pull_units::{Run, UNIT_SIZE, find_records};
 use crate::replies::put_decimal;
-use crate::signatures::{Signers, put_subject};
+use crate::signatures::Signers;
 
 /// Numbers of an answer, as `pull_pieces` has them: group flags, next, largest and smallest offset, topic
 /// flags, opaque.
@@ -51,9 +51,7 @@ impl PullReader {
     /// A user with this password, who is enabled, may read a topic as a group from an address.
     fn allow(&mut self, name: &[u8], password: &[u8], group: &[u8], topic: &[u8], source: &[u8]) {
         if let Some(signers) = &mut self.signers {
-            let mut subject = Vec::with_capacity(group.len() + 1 + topic.len());
-            put_subject(&mut subject, group, topic);
-            signers.allow(name, password, &subject, source);
+            signers.allow_consumer(name, password, group, topic, source);
         }
     }
 
@@ -80,10 +78,13 @@ impl PullReader {
         let Some(pull) = read_pull(frame.header, &mut signed) else {
             return Ok(None);
         };
-        if let Some(signers) = &mut self.signers
-            && !(frame.body.is_empty() && signers.admit_pull(source.as_bytes(), &pull, &signed))
-        {
-            return Ok(None);
+        if let Some(signers) = &mut self.signers {
+            let (group, topic) = (pull.group.as_bytes(), pull.topic.as_bytes());
+            if !frame.body.is_empty()
+                || !signers.admit_consumer(source.as_bytes(), group, topic, &signed)
+            {
+                return Ok(None);
+            }
         }
         let fields = [
             frame.end.into_bound_py_any(py)?,

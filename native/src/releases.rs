@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString};
 
 use crate::cursors::{IndexCursor, LogCursor, QueueCursor};
-use crate::ends::{End, read_end};
+use crate::ends::{End, SignedEnd, read_end};
 use crate::frames::frame_at;
 use crate::hashing::index_hash;
 use crate::memory::Memory;
@@ -15,6 +15,7 @@ use crate::pull_units::UNIT_SIZE;
 use crate::records::{Head, Parts, put_record_of};
 use crate::replies::put_decimal;
 use crate::sends::{IndexRoom, Tags, index_room, join, put_entries};
+use crate::signatures::Signers;
 use crate::timer_units::{self, unit_at};
 use crate::waiting_records::{COMMIT, HOST_BITS, TRANSACTION_MASK, Waiting, waiting_at};
 
@@ -83,6 +84,8 @@ struct ReadEnd {
     half_queue_offset: i64,
     group: std::ops::Range<usize>,
     ids: [std::ops::Range<usize>; 2],
+    /// The user who signed; empty where nobody is asked.
+    signer: std::ops::Range<usize>,
 }
 
 /// Stores messages again that waited.
@@ -94,6 +97,10 @@ pub struct Releases {
     plan: Plan,
     ends: Vec<ReadEnd>,
     ends_of: Option<Py<PyBytes>>,
+    /// The address that they came from.
+    ends_from: Box<[u8]>,
+    /// Who may end transactions of which topics; None where nobody is asked.
+    signers: Option<Signers>,
 }
 
 /// The tables of a store that are needed: file of the index (None: without one), where messages may go (topic -> how
@@ -112,8 +119,13 @@ type Arrived<'py> = Option<Bound<'py, PyList>>;
 
 #[pymethods]
 impl Releases {
+    /// With `checks_signatures` it serves only ends that are signed by somebody of whom `allow` was called.
     #[new]
-    fn new(log: Py<LogCursor>, config: &Bound<'_, PyDict>) -> PyResult<Self> {
+    fn new(
+        log: Py<LogCursor>,
+        config: &Bound<'_, PyDict>,
+        checks_signatures: bool,
+    ) -> PyResult<Self> {
         let (config, pieces) = read_config(config)?;
         Ok(Self {
             log,
@@ -122,7 +134,23 @@ impl Releases {
             plan: Plan::default(),
             ends: Vec::new(),
             ends_of: None,
+            ends_from: Box::default(),
+            signers: checks_signatures.then(Signers::default),
         })
+    }
+
+    /// A user with this password, who is enabled, may end transactions of a topic from an address.
+    fn allow(&mut self, name: &[u8], password: &[u8], topic: &[u8], source: &[u8]) {
+        if let Some(signers) = &mut self.signers {
+            signers.allow(name, password, topic, source);
+        }
+    }
+
+    /// Nobody may end transactions until `allow` is called again.
+    fn forget_signers(&mut self) {
+        if let Some(signers) = &mut self.signers {
+            signers.forget_all();
+        }
     }
 
     /// Go by other settings.
@@ -288,25 +316,40 @@ impl Releases {
     }
 
     /// The ends of transactions at the beginning of `data`, which begins with a frame, at most `count_max`: offset and
-    /// number of the half that each names, and whether it commits.
+    /// number of the half that each names, and whether it commits. They came from the address `source`. Where signatures
+    /// are checked, whoever signed may send to the topic that an end names; of its half `serve_ends` checks that.
     fn read_ends<'py>(
         &mut self,
         py: Python<'py>,
         data: &Bound<'py, PyBytes>,
         count_max: usize,
+        source: &str,
     ) -> PyResult<Bound<'py, PyList>> {
+        let source = source.as_bytes();
         self.ends.clear();
         self.ends_of = Some(data.clone().unbind());
+        if self.signers.is_some() && *self.ends_from != *source {
+            self.ends_from = source.into();
+        }
         let bytes = data.as_bytes();
         let place = |part: &[u8]| {
             let start = part.as_ptr() as usize - bytes.as_ptr() as usize;
             start..start + part.len()
         };
         let mut at = 0;
+        let mut signed = SignedEnd::default();
         while self.ends.len() < count_max
             && let Some(frame) = frame_at(bytes, at, self.config.frame_size_max)
-            && let Some(end) = read_end(frame.header)
+            && let Some(end) = read_end(frame.header, &mut signed)
         {
+            let mut signer = 0..0;
+            if let Some(signers) = &self.signers {
+                let topic = Some(end.topic).filter(|topic| !topic.is_empty());
+                if !frame.body.is_empty() || !signers.admit_about(source, topic, &signed) {
+                    break;
+                }
+                signer = signed.access_key.map_or(0..0, place);
+            }
             at = frame.end;
             let End {
                 opaque,
@@ -315,6 +358,7 @@ impl Releases {
                 half_offset,
                 half_queue_offset,
                 group,
+                topic: _,
                 ids,
             } = end;
             self.ends.push(ReadEnd {
@@ -326,6 +370,7 @@ impl Releases {
                 half_queue_offset,
                 group: place(group),
                 ids: ids.map(|id| if id.is_empty() { 0..0 } else { place(id) }),
+                signer,
             });
         }
         let ends = self
@@ -380,7 +425,8 @@ impl Releases {
             let target = match source(py, &view, &log, end.half_offset, HALF_TOPIC) {
                 Some(half)
                     if half.queue_offset == end.half_queue_offset
-                        && half.is_half_of(group, ids) =>
+                        && half.is_half_of(group, ids)
+                        && self.may_end(&bytes[end.signer.clone()], half.topic) =>
                 {
                     self.known(&half)
                 }
@@ -458,6 +504,13 @@ impl Releases {
         plan.last = 0;
         plan.count = 0;
         Ok(true)
+    }
+
+    /// Whether who signed an end may send to the topic that the half is for, whatever topic the end names.
+    fn may_end(&self, name: &[u8], topic: &[u8]) -> bool {
+        self.signers
+            .as_ref()
+            .is_none_or(|signers| signers.may(name, topic, &self.ends_from))
     }
 
     fn known(&self, waiting: &Waiting<'_>) -> Target {

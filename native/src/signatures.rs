@@ -1,4 +1,4 @@
-//! Signatures of sends and pulls, and who may do what from where: what Python has decided, until it drops all of it.
+//! Signatures of plain requests, and who may do what from where: what Python has decided, until it drops all of it.
 //!
 //! Source: `brokerset_acl.signatures`, after RocketMQ's `AclUtils.combineRequestContent` and `AclSigner`:
 //! base64(HMAC-SHA1(password, values of the header fields by name, then the body)).
@@ -9,7 +9,7 @@ use std::hint::black_box;
 use sha1::{Digest, Sha1};
 
 use crate::headers::{SendHeader, Signed};
-use crate::pull_headers::{PullHeader, SignedPull};
+use crate::signed_fields::SignedFields;
 
 /// Users, subjects and addresses together that are known at most; all are forgotten when one more is learnt.
 const ALLOWED_MAX: usize = 20_000;
@@ -78,8 +78,8 @@ fn is_same(expected: &[u8; SIGNATURE_SIZE], claimed: &[u8]) -> bool {
     black_box(difference) == 0
 }
 
-/// A user that is enabled, and the addresses from which the user may act, by what it is about: the topic of a send, group
-/// and topic of a pull.
+/// A user that is enabled, and the addresses from which the user may act, by what it is about: the topic of a send or of
+/// the end of a transaction, group and topic of a pull or an ack.
 struct Signer {
     key: SigningKey,
     subjects: HashMap<Box<[u8]>, HashSet<Box<[u8]>>>,
@@ -89,17 +89,17 @@ struct Signer {
 #[derive(Default)]
 pub struct Signers {
     signers: HashMap<Box<[u8]>, Signer>,
-    allowed: usize,
+    count: usize,
     subject: Vec<u8>,
 }
 
 impl Signers {
     /// A user with this password may do what these requests do about a subject from an address.
     pub fn allow(&mut self, name: &[u8], secret: &[u8], subject: &[u8], source: &[u8]) {
-        if self.is_allowed(name, subject, source).is_some() {
+        if self.allowed(name, subject, source).is_some() {
             return;
         }
-        if self.allowed >= ALLOWED_MAX {
+        if self.count >= ALLOWED_MAX {
             self.forget_all();
         }
         let signer = self.signers.entry(name.into()).or_insert_with(|| Signer {
@@ -107,16 +107,16 @@ impl Signers {
             subjects: HashMap::new(),
         });
         let sources = signer.subjects.entry(subject.into()).or_default();
-        self.allowed += usize::from(sources.insert(source.into()));
+        self.count += usize::from(sources.insert(source.into()));
     }
 
     /// Nobody may do anything until Python has decided again.
     pub fn forget_all(&mut self) {
         self.signers.clear();
-        self.allowed = 0;
+        self.count = 0;
     }
 
-    fn is_allowed(&self, name: &[u8], subject: &[u8], source: &[u8]) -> Option<&Signer> {
+    fn allowed(&self, name: &[u8], subject: &[u8], source: &[u8]) -> Option<&Signer> {
         let signer = self.signers.get(name)?;
         let sources = signer.subjects.get(subject)?;
         sources.contains(source).then_some(signer)
@@ -135,37 +135,66 @@ impl Signers {
         let (Some(name), Some(claimed)) = (signed.access_key, signed.signature) else {
             return false;
         };
-        let Some(signer) = self.is_allowed(name, header.topic, source) else {
+        let Some(signer) = self.allowed(name, header.topic, source) else {
             return false;
         };
         let pieces = signed.pieces(name, properties).chain([body]);
         is_same(&signer.key.signature(pieces), claimed)
     }
 
-    /// Whether a pull, which has no body, is signed by somebody who may read its topic as its group from `source`.
-    pub fn admit_pull(
+    /// The user may act as a group about a topic from an address.
+    pub fn allow_consumer(
+        &mut self,
+        name: &[u8],
+        secret: &[u8],
+        group: &[u8],
+        topic: &[u8],
+        source: &[u8],
+    ) {
+        let mut subject = std::mem::take(&mut self.subject);
+        put_subject(&mut subject, group, topic);
+        self.allow(name, secret, &subject, source);
+        self.subject = subject;
+    }
+
+    /// Whether a request without a body is signed by somebody who may act as this group about this topic from `source`.
+    pub fn admit_consumer<const N: usize>(
         &mut self,
         source: &[u8],
-        pull: &PullHeader<'_>,
-        signed: &SignedPull<'_>,
+        group: &[u8],
+        topic: &[u8],
+        signed: &SignedFields<'_, N>,
+    ) -> bool {
+        put_subject(&mut self.subject, group, topic);
+        self.admit_about(source, Some(&self.subject), signed)
+    }
+
+    /// Whether a request without a body is signed by a user of whom something is known; if it is about a subject, by one
+    /// who may act about that from `source`.
+    pub fn admit_about<const N: usize>(
+        &self,
+        source: &[u8],
+        subject: Option<&[u8]>,
+        signed: &SignedFields<'_, N>,
     ) -> bool {
         let (Some(name), Some(claimed)) = (signed.access_key, signed.signature) else {
             return false;
         };
-        put_subject(
-            &mut self.subject,
-            pull.group.as_bytes(),
-            pull.topic.as_bytes(),
-        );
-        let Some(signer) = self.is_allowed(name, &self.subject, source) else {
-            return false;
+        let signer = match subject {
+            Some(subject) => self.allowed(name, subject, source),
+            None => self.signers.get(name),
         };
-        is_same(&signer.key.signature(signed.pieces(name)), claimed)
+        signer.is_some_and(|signer| is_same(&signer.key.signature(signed.pieces(name)), claimed))
+    }
+
+    /// Whether a user may act about a subject from an address.
+    pub fn may(&self, name: &[u8], subject: &[u8], source: &[u8]) -> bool {
+        self.allowed(name, subject, source).is_some()
     }
 }
 
-/// What a pull is about. No name that is read here has the byte in between.
-pub fn put_subject(subject: &mut Vec<u8>, group: &[u8], topic: &[u8]) {
+/// What a pull or an ack is about. No name that is read here has the byte in between.
+fn put_subject(subject: &mut Vec<u8>, group: &[u8], topic: &[u8]) {
     subject.clear();
     subject.extend_from_slice(group);
     subject.push(0);
@@ -173,7 +202,7 @@ pub fn put_subject(subject: &mut Vec<u8>, group: &[u8], topic: &[u8]) {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use crate::headers::read_send;
 
@@ -181,7 +210,8 @@ mod tests {
     const SIGNED: &str = r#"{"code":310,"extFields":{"AccessKey":"app","Signature":"@SIGNATURE@","a":"P","b":"T","c":"TBW102","d":"4","e":"3","f":"0","g":"1700000000000","h":"0","i":"UNIQ_KEY\u0001AB12\u0002","j":"0","k":"false","m":"false","n":"b-0"},"flag":0,"language":"JAVA","opaque":17,"serializeTypeCurrentRPC":"JSON","version":513}"#;
     const VALUES: &str = "appPTTBW10243017000000000000UNIQ_KEY\u{1}AB12\u{2}0falsefalseb-0hello";
 
-    fn signature(secret: &[u8], signed: &[u8]) -> String {
+    /// As text.
+    pub fn signature(secret: &[u8], signed: &[u8]) -> String {
         String::from_utf8(SigningKey::new(secret).signature([signed]).to_vec()).unwrap()
     }
 
@@ -304,7 +334,7 @@ mod tests {
         let mut signers = known();
         for number in 0..2 * ALLOWED_MAX + 10 {
             signers.allow(b"app", b"secret", b"T", &number.to_be_bytes());
-            assert!(signers.allowed <= ALLOWED_MAX);
+            assert!(signers.count <= ALLOWED_MAX);
         }
     }
 }

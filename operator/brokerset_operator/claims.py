@@ -59,6 +59,10 @@ class ClaimIndex:
             if key.namespace == namespace and claim.broker_set == name
         )
 
+    def name_of(self, key: Key) -> str:
+        """Name of the topic or user that an object stands for, which was seen."""
+        return self._claims[key].name
+
     def others(self, key: Key) -> tuple[Key, ...]:
         """Other objects for the same topic or user of the same set, the oldest first."""
         own = self._claims.get(key)

@@ -13,10 +13,15 @@ from brokerset_kube.errors import NotFound
 from brokerset_operator.apply import Means
 from brokerset_operator.controllers_view import controllers_of
 from brokerset_operator.model import names
+from brokerset_operator.model.certificates import trust_config_map
+from brokerset_operator.model.tls_stages import jobs_use_tls
 from brokerset_operator.owners import NotOurs
 from brokerset_operator.plan.objects import seconds
 from brokerset_operator.reconcile_queue import GONE, Key
+from brokerset_operator.resources.tls_files import server_name
+from brokerset_operator.set_trust import trust_in
 from brokerset_operator.store_jobs import labels, reasons
+from brokerset_operator.store_jobs.broker_access import BrokerTrust
 from brokerset_operator.store_jobs.export_plan import plan_export
 from brokerset_operator.store_jobs.export_targets import writer_of_target
 from brokerset_operator.store_jobs.observed import ExportedSet, ObservedExport
@@ -30,7 +35,7 @@ from brokerset_operator.store_reconciler import (
     set_of,
     settle,
 )
-from brokerset_spec.manifest import ManifestError, read_manifest
+from brokerset_spec.manifest import BrokerSet, ManifestError, read_manifest
 from brokerset_spec.set_parts import ENFORCING
 from brokerset_spec.store_export_manifest import read_store_export
 
@@ -84,7 +89,7 @@ class ExportReconciler:
             problems=problems,
             status=live.get("status") or {},
             created=seconds(live["metadata"].get("creationTimestamp")) or 0.0,
-            exported=None if broker_set is None else exported_set(broker_set),
+            exported=None if broker_set is None else await self._exported(broker_set),
             taken_by=writer_of_target(live, there.items),
             jobs=mine.jobs,
             pods=mine.pods,
@@ -95,25 +100,44 @@ class ExportReconciler:
             now=self.means.clock.now_ms() / 1000,
         )
 
-
-def exported_set(broker_set: Object) -> ExportedSet:
-    """The set as far as an export needs it."""
-    metadata = broker_set["metadata"]
-    name = str(metadata["name"])
-    host = f"{names.namesrv_service(controllers_of(broker_set))}.{metadata['namespace']}.svc"
-    name_servers = f"{host}:{names.NAMESRV_PORT}"
-    try:
-        manifest = read_manifest(broker_set)
-        placement = placement_of(manifest)
-    except ManifestError:
-        return ExportedSet(name=name, name_servers=name_servers, problem=set_invalid(name))
-    if manifest.spec.tls.mode == ENFORCING:
-        text = (
-            f"the BrokerSet {name} takes TLS alone, and exports connect without: give it tls.mode: permissive"
+    async def _exported(self, broker_set: Object) -> ExportedSet:
+        """The set as far as an export needs it. Raises a `KubeError`."""
+        metadata = broker_set["metadata"]
+        name, namespace = str(metadata["name"]), str(metadata["namespace"])
+        serving = controllers_of(broker_set)
+        name_servers = f"{names.namesrv_service(serving)}.{namespace}.svc:{names.NAMESRV_PORT}"
+        try:
+            manifest = read_manifest(broker_set)
+        except ManifestError:
+            return ExportedSet(name=name, name_servers=name_servers, problem=set_invalid(name))
+        trust, problem = await self._trust(broker_set, manifest)
+        return ExportedSet(
+            name=name,
+            name_servers=name_servers,
+            trust=trust,
+            checks_users=manifest.spec.acl.secret_name is not None and manifest.spec.acl.mode == ENFORCING,
+            requires_certificates=manifest.spec.tls.clients_mode == "require",
+            problem=problem,
+            placement=placement_of(manifest),
         )
-        problem = reasons.SET_UNSUPPORTED, text
-        return ExportedSet(name=name, name_servers=name_servers, problem=problem)
-    if manifest.spec.acl.secret_name is not None and manifest.spec.acl.mode == ENFORCING:
-        text = f"the BrokerSet {name} checks who signs, and exports do not: give it acl.mode: permissive"
-        return ExportedSet(name=name, name_servers=name_servers, problem=(reasons.SET_UNSUPPORTED, text))
-    return ExportedSet(name=name, name_servers=name_servers, placement=placement)
+
+    async def _trust(
+        self, broker_set: Object, manifest: BrokerSet
+    ) -> tuple[BrokerTrust | None, tuple[str, str] | None]:
+        """Whom a job that begins now has to trust, and what is wrong with that."""
+        config_map = trust_config_map(manifest)
+        if config_map is None:
+            return None, None
+        name, namespace = str(broker_set["metadata"]["name"]), str(broker_set["metadata"]["namespace"])
+        chosen = f"{names.SET_LABEL}={name}"
+        pods = await self.means.client.list(kinds.POD, namespace, labels=chosen, metadata_only=True)
+        if not jobs_use_tls(manifest, {str(pod["metadata"]["name"]): pod for pod in pods.items}):
+            return None, None
+        if (serving := controllers_of(broker_set)) != name:
+            said = f"the BrokerSet {name} uses TLS and the controllers of {serving}, which exports cannot"
+            return None, (reasons.SET_UNSUPPORTED, f"{said}: give it controllers of its own")
+        found = await trust_in(self.means.client, broker_set)
+        if found.given is None:
+            waits = f"ConfigMap {config_map} is not there yet; the operator makes it with the set's pods"
+            return None, (reasons.NO_TRUST, found.problem or waits)
+        return BrokerTrust(config_map, server_name(name, namespace)), None

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from collections.abc import Mapping
 from typing import Any, Final
 
 import structlog
@@ -14,22 +11,20 @@ import structlog
 from brokerset_formats.config import TopicConfig
 from brokerset_kube import kinds
 from brokerset_kube.errors import NotFound
-from brokerset_operator.apply import Means, NotLeading, write_status
 from brokerset_operator.brokers_view import Brokers, BrokerSilent, master_address
-from brokerset_operator.claims import ClaimIndex
+from brokerset_operator.claim_reconciler import (
+    ClaimReconciler,
+    Stopped,
+    at_masters,
+    valid_manifest,
+)
 from brokerset_operator.connecting import Connecting
 from brokerset_operator.controllers_view import controllers_of, own_groups
-from brokerset_operator.model import names
-from brokerset_operator.owners import NotOurs, ensure_ours
-from brokerset_operator.reconcile_queue import GONE, Key, RetryAfter
-from brokerset_operator.set_access import (
-    foreign_groups,
-    has_finalizer,
-    query_groups,
-    set_finalizer,
-    uids_of,
-)
-from brokerset_operator.set_reconciler import RESYNC_SPREAD
+from brokerset_operator.model import claim_reasons, names
+from brokerset_operator.model.verdict import WAIT_SECONDS, Verdict, status_with
+from brokerset_operator.owners import ensure_ours
+from brokerset_operator.reconcile_queue import Key
+from brokerset_operator.set_access import query_groups, uids_of
 from brokerset_protocol.bodies.controllers import GroupState
 from brokerset_spec.manifest import ManifestError, read_manifest
 from brokerset_spec.topic_manifest import Topic, read_topic
@@ -42,124 +37,36 @@ TOPIC: Final = "Topic"
 FINALIZER: Final = f"{names.DOMAIN}/topic"
 """Keeps a Topic whose policy is Delete until its messages are gone from the brokers."""
 
-READY: Final = "Ready"
-WAIT_SECONDS: Final = 5.0
-"""Pause before brokers are asked again that do not answer, or at queues that are not empty yet."""
-
 PERMISSION_WORDS: Final = {6: "rw", 4: "r", 2: "w"}
 
-DELETE_SECONDS: Final = 20.0
-"""Time-out of deleting a topic at all brokers of a set; it is tried again then."""
 
+class TopicReconciler(ClaimReconciler[Topic, tuple[Mapping[str, Any], ...]]):
+    """Reconciles one Topic at a time; details are its groups, as the status shows them."""
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What a reconcile found: the condition Ready, and what goes with it."""
+    KIND = kinds.TOPIC
+    FINALIZER = FINALIZER
 
-    ready: bool
-    reason: str
-    message: str
-    groups: tuple[Mapping[str, Any], ...] = ()
-    again_seconds: float | None = None
-    """None: not before the next regular reconcile."""
+    def _read(self, live: dict[str, Any]) -> Topic:
+        return read_topic(live)
 
+    def _waits_for_deletion(self, manifest: Topic) -> bool:
+        return manifest.spec.deletion_policy == "Delete"
 
-@dataclass(slots=True)
-class TopicReconciler:
-    """Reconciles one Topic at a time."""
-
-    means: Means
-    index: ClaimIndex
-    resync_seconds: float
-    on_status: Callable[[Key, Mapping[str, Any]], None] = lambda key, status: None
-    """Called with the status of a Topic after each reconcile that has found one."""
-
-    randomness: random.Random = field(default_factory=random.Random)
-
-    async def reconcile(self, key: Key) -> float | None:
-        """Do what is to be done now; returns after how many seconds to do it again, or `GONE`.
-
-        Raises `RetryAfter` or a `KubeError` for what may be better next time.
-        """
-        try:
-            try:
-                live = await self.means.client.get(kinds.TOPIC, key.name, key.namespace)
-            except NotFound:
-                self.index.forget(key)
-                return GONE
-            self.index.saw(TOPIC, live)
-            if live["metadata"].get("deletionTimestamp"):
-                try:
-                    await self._delete(key, live)
-                except BrokerSilent as error:
-                    await self._tell(key, live, Verdict(False, "DeletionWaits", str(error)))
-                    raise
-                return None
-            return await self._reconcile(key, live)
-        except NotOurs:
-            return self.resync_seconds
-        except TimeoutError as error:
-            raise RetryAfter(f"deleting took longer than {DELETE_SECONDS:g} s") from error
-
-    async def _reconcile(self, key: Key, live: Mapping[str, Any]) -> float:
-        try:
-            topic = read_topic(dict(live))
-        except ManifestError as error:
-            verdict = Verdict(False, "InvalidSpec", str(error))
-            name = str((live.get("spec") or {}).get("topicName") or key.name)
-        else:
-            name = topic.topic_name
-            deletes = topic.spec.deletion_policy == "Delete"
-            if has_finalizer(live, FINALIZER) != deletes:
-                live = await set_finalizer(kinds.TOPIC, live, FINALIZER, deletes, self.means)
-            verdict = await self._verdict(key, live, topic)
-        await self._tell(key, live, verdict, name)
-        regular = self.resync_seconds * (1 - RESYNC_SPREAD * self.randomness.random())
-        return regular if verdict.again_seconds is None else min(regular, verdict.again_seconds)
-
-    async def _tell(
-        self, key: Key, live: Mapping[str, Any], verdict: Verdict, name: str | None = None
-    ) -> None:
-        name = name or str((live.get("spec") or {}).get("topicName") or key.name)
-        status = self._status(live, name, verdict)
-        await write_status(kinds.TOPIC, live, status, self.means)
-        self.on_status(key, status)
-
-    async def _verdict(self, key: Key, live: Mapping[str, Any], topic: Topic) -> Verdict:
-        older = self.index.older(key)
-        if older is not None:
-            text = f"{older.kind} {older.name} was there first for {topic.topic_name}; delete one of the two"
-            return Verdict(False, "NameTaken", text, again_seconds=None)
-        name = topic.spec.broker_set_ref.name
-        try:
-            broker_set = await self.means.client.get(kinds.BROKER_SET, name, key.namespace)
-            ensure_ours(broker_set, self.means)
-            manifest = read_manifest(broker_set)
-        except NotFound:
-            where = f"in namespace {key.namespace}"
-            text = f"there is no BrokerSet {name} {where}; create it, or correct brokerSetRef"
-            return Verdict(False, "BrokerSetMissing", text)
-        except ManifestError:
-            return Verdict(
-                False, "BrokerSetInvalid", f"the BrokerSet {name} is invalid; see its condition Ready"
-            )
-        unknown = sorted(set(topic.spec.groups) - set(manifest.broker_names))
+    async def _serve(
+        self, key: Key, live: Mapping[str, Any], manifest: Topic
+    ) -> tuple[Verdict, tuple[Mapping[str, Any], ...] | None]:
+        name = manifest.spec.broker_set_ref.name
+        broker_set = await self._set_of(key, name)
+        known = valid_manifest(broker_set).broker_names
+        unknown = sorted(set(manifest.spec.groups) - set(known))
         if unknown:
-            have = ", ".join(manifest.broker_names)
+            have = ", ".join(known)
             text = f"BrokerSet {name} has no group {', '.join(unknown)}, only {have}; correct spec.groups"
-            return Verdict(False, "GroupUnknown", text)
-        view = await query_groups(broker_set, self.means)
-        if not view.agreed:
-            serving = controllers_of(broker_set)
-            text = f"no controller of {serving} leads; see the BrokerSet's condition ControllersReady"
-            return Verdict(False, "ControllersSilent", text, again_seconds=WAIT_SECONDS)
-        wanted = topic.spec.groups or manifest.broker_names
-        groups = {group: state for group in wanted if (state := view.groups.get(group)) is not None}
-        foreign = await foreign_groups(broker_set, groups, self.means)
-        if foreign:
-            text = f"not of this set: {', '.join(foreign)}; see condition IdentityConflict of {name}"
-            return Verdict(False, "BrokerSetInvalid", text, again_seconds=WAIT_SECONDS)
-        return await self._at_groups(live, topic, wanted, groups, view.connecting)
+            raise Stopped("GroupUnknown", text)
+        view = await self._view_of(broker_set)
+        wanted = manifest.spec.groups or known
+        groups = await self._own_groups(broker_set, view, wanted)
+        return await self._at_groups(live, manifest, wanted, groups, view.connecting)
 
     async def _at_groups(
         self,
@@ -168,36 +75,29 @@ class TopicReconciler:
         wanted: tuple[str, ...],
         groups: Mapping[str, GroupState],
         connecting: Connecting,
-    ) -> Verdict:
-        found: list[dict[str, Any]] = []
-        problems: list[tuple[str, str]] = []
+    ) -> tuple[Verdict, tuple[Mapping[str, Any], ...]]:
+        found: list[Mapping[str, Any]] = []
+
+        async def act(group: str, address: str) -> None:
+            config, problem = await self._at_broker(live, topic, group, address, brokers)
+            found.append(
+                {
+                    "name": group,
+                    "readQueues": config.read_queue_nums,
+                    "writeQueues": config.write_queue_nums,
+                    "permission": PERMISSION_WORDS.get(config.perm, str(config.perm)),
+                }
+            )
+            if problem is not None:
+                raise Stopped("QueuesNotEmpty", problem)
+
         async with Brokers(connecting) as brokers:
-            for group in wanted:
-                state = groups.get(group)
-                address = None if state is None else master_address(state)
-                if address is None:
-                    problems.append(("NoMaster", f"{group} has no living master"))
-                    continue
-                try:
-                    config, problem = await self._at_broker(live, topic, group, address, brokers)
-                except BrokerSilent as error:
-                    problems.append(("BrokerSilent", str(error)))
-                    continue
-                found.append(
-                    {
-                        "name": group,
-                        "readQueues": config.read_queue_nums,
-                        "writeQueues": config.write_queue_nums,
-                        "permission": PERMISSION_WORDS.get(config.perm, str(config.perm)),
-                    }
-                )
-                if problem is not None:
-                    problems.append(("QueuesNotEmpty", problem))
-        shown = tuple(found)
+            problems = await at_masters(wanted, groups, act)
         if problems:
             text = "; ".join(text for _, text in problems)
-            return Verdict(False, problems[0][0], text, shown, WAIT_SECONDS)
-        return Verdict(True, "AsWanted", f"{len(shown)} groups have the topic as wanted", shown)
+            return Verdict(False, problems[0][0], text, WAIT_SECONDS), tuple(found)
+        text = f"{len(found)} groups have the topic as wanted"
+        return Verdict(True, claim_reasons.AS_WANTED, text), tuple(found)
 
     async def _at_broker(
         self, live: Mapping[str, Any], topic: Topic, group: str, address: str, brokers: Brokers
@@ -237,8 +137,7 @@ class TopicReconciler:
         return config, problem
 
     async def _put(self, brokers: Brokers, address: str, config: TopicConfig) -> None:
-        if not self.means.leads():
-            raise NotLeading("this operator leads no more")
+        self._ensure_leading()
         await brokers.put_topic(address, config)
         log.info("topic put", topic=config.topic_name, broker=address, config=_words(config))
 
@@ -257,25 +156,11 @@ class TopicReconciler:
 
     # -- deletion -----------------------------------------------------------------------------------------
 
-    async def _delete(self, key: Key, live: Mapping[str, Any]) -> None:
-        """Delete the topic if the policy says so, then let the object go."""
-        if not has_finalizer(live, FINALIZER):
-            return
+    async def _delete_at_set(self, key: Key, live: Mapping[str, Any]) -> None:
         spec = live.get("spec") or {}
-        name = str(spec.get("topicName") or key.name)
         # Whoever turned the policy to Retain before deleting keeps the messages.
-        if spec.get("deletionPolicy") == "Delete" and not await self._is_kept(key):
-            async with asyncio.timeout(DELETE_SECONDS):
-                await self._delete_at_brokers(key, str(spec["brokerSetRef"]["name"]), name)
-        await set_finalizer(kinds.TOPIC, live, FINALIZER, False, self.means)
-        self.index.forget(key)
-
-    async def _is_kept(self, key: Key) -> bool:
-        """Whether another object stands for the same topic; asked for, since its event may be on its way."""
-        listing = await self.means.client.list(kinds.TOPIC, key.namespace)
-        for item in listing.items:
-            self.index.saw(TOPIC, item)
-        return bool(self.index.others(key))
+        if spec.get("deletionPolicy") == "Delete":
+            await self._delete_at_brokers(key, str(spec["brokerSetRef"]["name"]), _topic_name(live))
 
     async def _delete_at_brokers(self, key: Key, set_name: str, topic: str) -> None:
         try:
@@ -301,8 +186,7 @@ class TopicReconciler:
             raise BrokerSilent(
                 f"no member of {', '.join(silent)} answers, so the topic {topic} cannot be deleted yet"
             )
-        if not self.means.leads():
-            raise NotLeading("this operator leads no more")
+        self._ensure_leading()
         async with Brokers(view.connecting) as brokers:
             for name, state in groups.items():
                 master = master_address(state)
@@ -334,35 +218,24 @@ class TopicReconciler:
         except BrokerSilent:
             return True
 
-    def _status(self, live: Mapping[str, Any], name: str, verdict: Verdict) -> dict[str, Any]:
-        before = live.get("status") or {}
-        status = "True" if verdict.ready else "False"
-        conditions = before.get("conditions") or ()
-        old: Mapping[str, Any] = next((one for one in conditions if one.get("type") == READY), {})
-        moment = datetime.fromtimestamp(self.means.clock.now_ms() // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        since = old.get("lastTransitionTime") if old.get("status") == status else None
-        generation = int(live["metadata"].get("generation") or 1)
-        found: dict[str, Any] = {
-            "observedGeneration": generation,
-            "phase": "Ready" if verdict.ready else verdict.reason,
-            "topicName": name[:127],
-            "conditions": [
-                {
-                    "type": READY,
-                    "status": status,
-                    "observedGeneration": generation,
-                    "reason": verdict.reason,
-                    "message": verdict.message[:4096],
-                    "lastTransitionTime": since or moment,
-                }
-            ],
-        }
+    def _status(
+        self,
+        live: Mapping[str, Any],
+        verdict: Verdict,
+        moment: str,
+        details: tuple[Mapping[str, Any], ...] | None,
+    ) -> dict[str, Any]:
+        found = {**status_with(live, verdict, moment), "topicName": _topic_name(live)[:127]}
         kind = (live.get("spec") or {}).get("messageType")
         if isinstance(kind, str):
             found["messageType"] = kind[:16]
-        if verdict.groups:
-            found["groups"] = [dict(group) for group in verdict.groups]
+        if details:
+            found["groups"] = [dict(group) for group in details]
         return found
+
+
+def _topic_name(live: Mapping[str, Any]) -> str:
+    return str((live.get("spec") or {}).get("topicName") or live["metadata"]["name"])
 
 
 def _shape(config: TopicConfig) -> tuple[int, int, int, bool]:

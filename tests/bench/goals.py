@@ -161,6 +161,7 @@ ROWS: Sequence[Row] = (
     *secure_rows("secure-send-100b-64", "TLS and signed: send 100 B, window 64"),
     *secure_rows("secure-batch-1k", "TLS and signed: batches of 32 × 1 KB"),
     *secure_rows("secure-pull-1k", "TLS and signed: pull 1 KB"),
+    *secure_rows("secure-pop-ack", "TLS and signed: popped and acknowledged one by one"),
     *latencies("secure-e2e", "TLS and signed: end to end at 1,000/s"),
     rate("replicas-1", "3 replicas in sync, one at a time", 3, 1.3),
     rate("replicas-16", "3 replicas in sync, window 16", 3, 1.3),

@@ -84,8 +84,8 @@ def most_memory(running: Running) -> Iterator[Most]:
         thread.join()
 
 
-def prewarm(running: Running, context: Context) -> None:
-    """Pops, acks and waiting pops, unmeasured, as `cases.prewarm` does; what is not served, its own case tells."""
+def prewarm_pops(running: Running, context: Context) -> None:
+    """Pops and acks of both kinds."""
     seconds = running.side.prewarm_seconds
     topic = backlog(running, context)
     for acks in ("one", "batch"):
@@ -96,12 +96,23 @@ def prewarm(running: Running, context: Context) -> None:
                 [("pop", topic, {"conns": CONSUMERS, "acks": acks})],
                 again_until=seconds,
             )
+
+
+def prewarm(running: Running, context: Context) -> None:
+    """Pops, acks and waiting pops, unmeasured, as `cases.prewarm` does; what is not served, its own case tells."""
+    prewarm_pops(running, context)
     with suppress(WrongAnswer):
         context.load.answer(
             running.server.address,
             "popwait",
             generator.new_topic(running.server.port, "popwait"),
-            {"size": BODY, "count": PREWARM_WAITING, "rate": 500, "seconds": seconds, "warm": 1},
+            {
+                "size": BODY,
+                "count": PREWARM_WAITING,
+                "rate": 500,
+                "seconds": running.side.prewarm_seconds,
+                "warm": 1,
+            },
         )
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from tests.bench import cases
+from tests.bench import cases, pop_cases
 from tests.bench.cases import BODY, Case, Context, e2e_old_topic, pulls, sends
 from tests.bench.sides import Running, Side
 
@@ -68,8 +68,12 @@ def make_user(running: Running) -> None:
     """Create the user of the load, and let it send and consume. Raises `StackError`."""
     name, password = USER
     entries = [
-        {"resource": each, "actions": ["Pub", "Sub", "Get"], "decision": "Allow"}
-        for each in ("Topic:*", "Group:*")
+        {"resource": each, "actions": actions, "decision": "Allow"}
+        for each, actions in (
+            ("Topic:*", ["Pub", "Sub", "Get"]),
+            ("Group:*", ["Pub", "Sub", "Get"]),
+            ("Cluster:*", ["Get"]),
+        )
     ]
     subject = f"User:{name}"
     requests = (
@@ -91,6 +95,7 @@ def prewarm(running: Running, context: Context) -> None:
     """As `cases.prewarm`, by the new user."""
     make_user(running)
     cases.prewarm(running, context)
+    pop_cases.prewarm_pops(running, context)
 
 
 SECURE_CASES: Final = (
@@ -99,5 +104,6 @@ SECURE_CASES: Final = (
     Case("secure-send-100b-64", sends(size=100, window=64)),
     Case("secure-batch-1k", sends(size=BODY, window=4, batch=32)),
     Case("secure-pull-1k", pulls),
+    Case("secure-pop-ack", pop_cases.pops("one")),
     Case("secure-e2e", e2e_old_topic),
 )

@@ -181,4 +181,29 @@ TRANSACTIONS = (
         new="",
         caught_by="tests/integration/broker/test_transactions.py::test_clients_cannot_move_the_progress",
     ),
+    Mutation(
+        name="end-by-a-wrong-topic",
+        breaks="Whoever may send to some topic ends transactions of all others.",
+        path="broker/brokerset_broker/requests/access_control.py",
+        old="            if check_topic is not None:\n                check_topic(connection, command, topic)\n            user",
+        new="            user",
+        caught_by="tests/integration/broker/test_signed_ends.py::test_ends_are_checked_whichever_way_they_go",
+    ),
+    Mutation(
+        name="blank-topic-is-kept",
+        breaks="Of a blank topic, which needs no right, the native core knows that it may be sent to.",
+        path="broker/brokerset_broker/requests/access_control.py",
+        old="self.on_end is not None and topic.strip() and",
+        new="self.on_end is not None and",
+        caught_by="tests/unit/broker/requests/test_access_control.py"
+        "::test_of_an_end_the_topics_that_were_decided_about_are_remembered",
+    ),
+    Mutation(
+        name="old-decisions-are-kept",
+        breaks="The native core goes by rights that were taken away.",
+        path="broker/brokerset_broker/requests/core_decisions.py",
+        old="            self._signers.forget_signers()\n",
+        new="            pass\n",
+        caught_by="tests/integration/broker/test_signed_ends.py::test_ends_are_checked_whichever_way_they_go",
+    ),
 )

@@ -16,13 +16,25 @@ pytestmark = pytest.mark.long
 
 SCHEDULES: Final = int(os.environ.get("OPERATOR_SCHEDULES", "48"))
 NAMES: Final = {"secretName": "orders-tls", "trustConfigMap": "orders-authorities"}
-MODES: Final = ("permissive", "enforcing", "enforcing")
+MODES: Final = tuple({**NAMES, "mode": mode} for mode in ("permissive", "enforcing", "enforcing"))
+OWN_MODES: Final = tuple(
+    {"authority": {}, "mode": mode, "clients": {"trustConfigMap": "shop-clients", "mode": clients}}
+    for mode, clients in (
+        ("permissive", "none"),
+        ("enforcing", "none"),
+        ("enforcing", "optional"),
+        ("enforcing", "require"),
+        ("enforcing", "require"),
+    )
+)
+"""Of sets with an authority of their own: those of odd seeds."""
+
 OFTEN: Final = 8
 """How often the mode changes, compared with each other event."""
 
 
 def _change_mode(run: Schedule) -> None:
-    run.world.apply_manifest(tls={**NAMES, "mode": run.rng.choice(MODES)})
+    run.world.apply_manifest(tls=run.rng.choice(OWN_MODES if run.seed % 2 else MODES))
 
 
 @dataclass(slots=True)

@@ -16,9 +16,9 @@ from brokerset_controller.ordered.describe import describe_subject
 from brokerset_controller.ordered.events import PartitionSealed
 from brokerset_controller.ordered.scaling import SubjectRefused, decide_creation, decide_scaling, retirable
 from brokerset_controller.ordered.state import Subject as Agreed
+from brokerset_operator.model.verdict import Verdict
 from brokerset_operator.ordered_subjects import plan
 from brokerset_operator.ordered_subjects.observed import Create, Observed, Request, newest
-from brokerset_operator.ordered_subjects.plan import Verdict
 from brokerset_protocol.bodies.ordered import SubjectState
 from brokerset_protocol.subject_words import OrderStrategy, PartitionStatus
 from brokerset_spec.subject_manifest import read_subject

@@ -139,3 +139,25 @@ def test_no_altered_byte_is_given_to_who_reads(
             read += server.receive(piece)
 
     assert b"".join(texts).startswith(read)
+
+
+@given(
+    version=VERSIONS, sizes=st.lists(st.sampled_from([1, 200, 16_384, 16_385, 40_000]), max_size=4),
+    ends=ENDS, closes=st.booleans(),
+)  # fmt: skip
+def test_all_that_was_written_is_read_and_the_end_is_noticed(
+    contexts: Contexts, version: ssl.TLSVersion, sizes: list[int], ends: list[int], closes: bool
+) -> None:
+    """However many records it has, and wherever what is received of them ends."""
+    server, client = sessions(contexts, version)
+    agree(server, client)
+    texts = [bytes([number]) * size for number, size in enumerate(sizes)]
+    for text in texts:
+        client.write(text)
+    if closes:
+        client.close()
+
+    read = b"".join(server.receive(piece) for piece in pieces(client.take(), ends))
+
+    assert read == b"".join(texts)
+    assert server.ended is closes

@@ -20,6 +20,9 @@ MASTER_ROLE_ID = 0
 class Alone:
     """What `GroupMember` is to the broker, without a group."""
 
+    forwarder = None
+    """There is no master to pass requests on to."""
+
     def __init__(self, broker_id: int, changes: ChangeLog, services: RoleServices) -> None:
         """`broker_id` is the one of the settings: of another than 0 it is an old-style slave to its peers."""
         self.changes = changes

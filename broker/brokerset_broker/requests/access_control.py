@@ -37,7 +37,13 @@ from brokerset_acl.signatures import (
     way_signature,
 )
 from brokerset_acl.users import User, UserStatus
-from brokerset_broker.requests.request_classes import BORN_HOST, FORWARDED, forwarded_peer, is_forwarded
+from brokerset_broker.requests.request_classes import (
+    BORN_HOST,
+    DENIED,
+    FORWARDED,
+    forwarded_peer,
+    is_forwarded,
+)
 from brokerset_broker.tables.channels import Channel
 from brokerset_formats.names import DERIVED_TOPIC_SIZE_MAX, is_retry_topic
 from brokerset_formats.records import Record
@@ -76,7 +82,15 @@ _SENDS: Final = frozenset({RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_M
 _PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 """Codes whose requests need the right to their topic and group and nothing else."""
 
-_KEPT: Final = _SENDS | _PULLS
+_ACKS: Final = frozenset({RequestCode.ACK_MESSAGE})
+"""The same, of which a topic may be a retry topic of POP."""
+
+_ENDS: Final = frozenset({RequestCode.END_TRANSACTION})
+"""Codes whose requests need the right to send to the topic that they name, if they do, and to that of the
+half, for which there is `checks_ends`."""
+
+_KINDS: Final = (_SENDS, _PULLS, _ACKS, _ENDS)
+"""Requests that go past the handlers when their like was let through."""
 
 NEEDS_MAX: Final = 5_000
 """Topics and groups that one request of a Normal user may name: each is compared with every entry."""
@@ -88,8 +102,12 @@ TEXT_MAX: Final = 128
 OnSend = Callable[[User, str, str], None]
 """Gets user, topic and address of a send that was let through."""
 
-OnPull = Callable[[User, str, str, str], None]
-"""Gets user, group, topic and address of a pull that was let through."""
+OnConsumer = Callable[[User, str, str, str], None]
+"""Gets user, group, topic and address of a pull or an ack that was let through."""
+
+
+class Denied(Rejected):
+    """Access control refused a request."""
 
 
 class AccessControl:
@@ -113,9 +131,14 @@ class AccessControl:
         self.on_send: OnSend | None = None
         """Hears of sends whose like may be let through without a decision, until users or policies change.
         None are of retry topics, of codes in a white list, or passed on by a broker."""
-        self.on_pull: OnPull | None = None
+        self.on_pull: OnConsumer | None = None
         """Hears of pulls in the same way, also from retry topics."""
-        self._keeps = _KEPT.isdisjoint(self._unsigned | self._unlimited)
+        self.on_ack: OnConsumer | None = None
+        """Hears of acks of POP in the same way, also of retry topics."""
+        self.on_end: OnSend | None = None
+        """Hears of topics whose transactions a user may end, in the same way, also of retry topics."""
+        free = self._unsigned | self._unlimited
+        self._kept = frozenset[int]().union(*(kind for kind in _KINDS if kind.isdisjoint(free)))
         self._cluster = settings.broker_cluster_name
         self._throttle = LogThrottle()
         self._bound = RefusalBound(settings.refusals_max)
@@ -159,6 +182,22 @@ class AccessControl:
 
         return check
 
+    def checks_ends(self) -> CheckTopic | None:
+        """`checks` for the end of a transaction and the topic of its half; `on_end` hears of what is let
+        through. None where nobody is checked."""
+        check_topic = self.checks(Action.PUB)
+        if not self._authenticates:
+            return check_topic
+
+        def check(connection: Connection, command: Command, topic: str) -> None:
+            if check_topic is not None:
+                check_topic(connection, command, topic)
+            user = self.accounts.user(command.ext.get(ACCESS_KEY, ""))
+            if user is not None and command.code in self._kept and not is_forwarded(command.ext):
+                self._remember_end(user, topic, connection.peer[0])
+
+        return check
+
     def checks_records(self, unit: FindUnit, *actions: Action) -> CheckRecord | None:
         """`checks` for what a request names by its offset. The bytes there may be part of somebody's message
         that look like a record of any topic, and reach over messages of others: its queue has to have it."""
@@ -186,12 +225,26 @@ class AccessControl:
         need = topic_need(topic, (Action.PUB,))
         return refusal(user, self.accounts.acl(user.username), [need], channel.peer[0]) is None
 
+    def count_refusal(self, connection: Connection) -> None:
+        """One more that was refused elsewhere, to where it was passed on."""
+        self._bound.count(connection)
+
     # -- checks -------------------------------------------------------------------------------------------
 
     def _checked(self, handler: Handler, connection: Connection, command: Command) -> Reply:
+        if not is_forwarded(command.ext):
+            self._check(connection, command)
+            return handler(connection, command)
+        self._check_forwarder(connection, command)
+        try:
+            self._check(connection, command)
+            return handler(connection, command)
+        except Denied as denied:
+            return command.reply(denied.code, denied.remark, ext={DENIED: "1"})
+
+    def _check(self, connection: Connection, command: Command) -> None:
+        """Raises `Rejected`."""
         user = None
-        if is_forwarded(command.ext):
-            self._check_forwarder(connection, command)
         if ACCESS_KEY in command.ext or command.code not in self._unsigned:
             user = self._authenticated(connection, command)
         if self._authorizes and command.code not in self._unlimited and not (user and user.is_super):
@@ -204,22 +257,28 @@ class AccessControl:
             self._authorize(connection, command, user, needs)
         if user is not None and command.code == RequestCode.HEART_BEAT:
             self._users[connection] = user.username
-        if self._keeps and user is not None:
+        if user is not None and command.code in self._kept and not is_forwarded(command.ext):
             self._remember(connection, command, user)
-        return handler(connection, command)
 
     def _remember(self, connection: Connection, command: Command, user: User) -> None:
         ext, code, source = command.ext, command.code, connection.peer[0]
-        if code not in _KEPT or is_forwarded(ext):
-            return
-        group, topic = ext.get("consumerGroup", ""), ext.get("topic" if code in _PULLS else "b", "")
+        group, topic = ext.get("consumerGroup", ""), ext.get("b" if code in _SENDS else "topic", "")
         if len(group) > DERIVED_TOPIC_SIZE_MAX or len(topic) > DERIVED_TOPIC_SIZE_MAX:
             return  # the handler refuses them; they must not be kept
-        if code in _PULLS:
-            if self.on_pull is not None:
-                self.on_pull(user, group, topic, source)
-        elif self.on_send is not None and topic and not is_retry_topic(topic):
-            self.on_send(user, topic, source)
+        if code in _SENDS:
+            if self.on_send is not None and topic and not is_retry_topic(topic):
+                self.on_send(user, topic, source)
+        elif code in _ENDS:
+            self._remember_end(user, topic, source)
+        else:
+            on_consumer = self.on_pull if code in _PULLS else self.on_ack
+            if on_consumer is not None:
+                on_consumer(user, group, topic, source)
+
+    def _remember_end(self, user: User, topic: str, source: str) -> None:
+        """The user may send to this topic, so may end its transactions. Of a blank one nobody has decided."""
+        if self.on_end is not None and topic.strip() and len(topic) <= DERIVED_TOPIC_SIZE_MAX:
+            self.on_end(user, topic, source)
 
     def _check_forwarder(self, connection: Connection, command: Command) -> None:
         """Only brokers of the group may say where a request came from."""
@@ -262,13 +321,12 @@ class AccessControl:
         if text is not None:
             raise self._refused("authorization", connection, command, text)
 
-    def _refused(self, kind: str, connection: Connection, command: Command, text: str) -> Rejected:
+    def _refused(self, kind: str, connection: Connection, command: Command, text: str) -> Denied:
         """Count and log a refusal, with no more lines than a log can bear."""
         self.denied[kind] += 1
+        # The connection of a broker that passes requests on is many clients': it counts them itself.
         if text == UNPROVEN or not is_forwarded(command.ext):
-            self._bound.count(
-                connection
-            )  # the connection of a broker that passes requests on is many clients'
+            self._bound.count(connection)
         suppressed = self._throttle.admit(asyncio.get_running_loop().time())
         if suppressed is not None:
             log.warning(
@@ -280,7 +338,7 @@ class AccessControl:
                 reason=text,
                 suppressed=suppressed,
             )
-        return Rejected(ResponseCode.NO_PERMISSION, text)
+        return Denied(ResponseCode.NO_PERMISSION, text)
 
 
 def broker_sign(settings: BrokerSettings) -> Sign | None:

@@ -2,8 +2,8 @@
 
 A plain end commits or rolls back a transaction that is open, of a half message without a copy and without an
 immunity, for a topic that an earlier end was for. What a half is, is known by `Resolved` alone; whether the
-request names it rightly, the core compares with its record. Whatever is not plain is left to
-`TransactionProcessor`.
+request names it rightly, and whether who signed it may send to its topic, the core compares with its record.
+Whatever is not plain is left to `TransactionProcessor`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from typing import Final
 
 import orjson
 
+from brokerset_acl.access_book import AccessBook
 from brokerset_broker.requests.admission import Admission
+from brokerset_broker.requests.core_decisions import CoreDecisions
 from brokerset_broker.requests.send_refusals import CODES
 from brokerset_broker.requests.transaction_log import OPS_NOT_STORED, TransactionLog
 from brokerset_broker.store.errors import PutStatus
@@ -54,8 +56,14 @@ class EndLane:
         topics: TopicManager,
         ordered: OrderedTables,
         admission: Admission,
+        book: AccessBook | None = None,
     ) -> None:
+        """With `book` only what is signed by somebody who may end it is served, see `allow`; `releases` was
+        made for that."""
         self._releases = releases
+        self._decisions = CoreDecisions(book, releases)
+        self.allow = self._decisions.allow
+        """Serve ends of a user, who is enabled, of transactions of a topic from an address, as of now."""
         self._log = log_of_transactions
         self._topics = topics
         self._ordered = ordered
@@ -84,7 +92,8 @@ class EndLane:
         count_max = min(connection.in_flight_room, connection.answers_room // ANSWER_SIZE_MAX)
         if resolved is None or count_max <= 0 or self._admission.refuses_writes or not self.is_open():
             return 0
-        ends = self._releases.read_ends(data, count_max)
+        self._decisions.drop_old()
+        ends = self._releases.read_ends(data, count_max, connection.peer[0])
         count = resolved.plainly_open(ends)
         if not count:
             return 0

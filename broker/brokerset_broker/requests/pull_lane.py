@@ -12,9 +12,9 @@ from types import ModuleType
 from typing import Final
 
 from brokerset_acl.access_book import AccessBook
-from brokerset_acl.users import User
 from brokerset_broker.live_settings import LiveSettings
 from brokerset_broker.requests.admission import PERM_READ, Admission
+from brokerset_broker.requests.core_decisions import CoreDecisions
 from brokerset_broker.requests.ordered_access import OrderedAccess
 from brokerset_broker.requests.parked_pulls import ParkedPulls
 from brokerset_broker.requests.plain_parking import PARKED, PlainParking, PlainPull
@@ -85,9 +85,9 @@ class PullLane:
         reader = core.PullReader(pull_pieces(), FRAME_SIZE_MAX, book is not None)
         self._read = reader.read
         self._answer = reader.answer
-        self._signers = reader
-        self._book = book
-        self._book_changes = 0 if book is None else book.changes
+        self._decisions = CoreDecisions(book, reader)
+        self.allow = self._decisions.allow
+        """Serve what a user, who is enabled, pulls from a topic as a group from an address, as of now."""
         self._store = store
         self._topics = topics
         self._groups = groups
@@ -111,24 +111,9 @@ class PullLane:
         self._messages_max = settings.max_transfer_count_on_message_in_memory
         self._bytes_max = pull_bytes_max(settings)
 
-    def allow(self, user: User, group: str, topic: str, source: str) -> None:
-        """Serve what the user, who is enabled, pulls from a topic as a group from an address, as of now; as
-        `SendLane.allow`."""
-        self._drop_old_decisions()
-        # A lone surrogate is in no header that the core reads, so such a name must be nobody else's there.
-        texts = (user.username, group, topic, source)
-        name, *about = (text.encode("utf-8", "surrogatepass") for text in texts)
-        self._signers.allow(name, user.password.encode("utf-8", "replace"), *about)
-
-    def _drop_old_decisions(self) -> None:
-        book = self._book
-        if book is not None and book.changes != self._book_changes:
-            self._book_changes = book.changes
-            self._signers.forget_signers()
-
     def serve(self, connection: Connection, data: bytes) -> int:
         """Serve the plain pulls at the beginning of `data`; returns their bytes."""
-        self._drop_old_decisions()
+        self._decisions.drop_old()
         done = answered = 0
         source = connection.peer[0]
         pull = self._read(data, 0, source)

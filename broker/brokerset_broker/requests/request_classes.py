@@ -20,6 +20,9 @@ BORN_HOST: Final = "brokersetBornHost"
 NOT_HERE: Final = "brokersetNotHere"
 """Header field of an answer to a forwarded request: not carried out, another broker may be master."""
 
+DENIED: Final = "brokersetDenied"
+"""Header field of an answer to a forwarded request that access control refused: it counts where it came."""
+
 
 class RequestClass(StrEnum):
     """What a request needs of the broker that serves it."""

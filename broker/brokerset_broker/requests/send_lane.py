@@ -20,6 +20,7 @@ import orjson
 from brokerset_acl.access_book import AccessBook
 from brokerset_acl.users import User
 from brokerset_broker.requests.admission import PERM_WRITE, Admission
+from brokerset_broker.requests.core_decisions import CoreDecisions
 from brokerset_broker.requests.replies import SendReplies
 from brokerset_broker.requests.send_refusals import CODES, STORED
 from brokerset_broker.requests.statistics import BrokerStats
@@ -102,7 +103,6 @@ class SendLane:
         self._transactions = transactions
         self._timers = timers if broker_name and " " not in broker_name else None
         self._book = book
-        self._book_changes = 0 if book is None else book.changes
         self._takes_halves = False
         self._aside_queues: dict[AsideKind, ConsumeQueue] = {}
         self._known: dict[str, tuple[TopicFacts | None, dict[int, ConsumeQueue]]] = {}
@@ -137,6 +137,7 @@ class SendLane:
         }
         if self._lane is None:
             self._lane = self._core.SendLane(store.log, config, self._book is not None)
+            self._decisions = CoreDecisions(self._book, self._lane)
         else:
             self._lane.configure(config)
 
@@ -184,21 +185,8 @@ class SendLane:
         self._lane.forget_all()
 
     def allow(self, user: User, topic: str, source: str) -> None:
-        """Serve what the user, who is enabled, sends to a topic from an address, as of now.
-
-        A signature is checked each time; whatever was decided is dropped when users or policies change.
-        """
-        self._drop_old_decisions()
-        # A lone surrogate is in no header that the core reads, so such a name must be nobody else's there.
-        names = (text.encode("utf-8", "surrogatepass") for text in (user.username, topic, source))
-        name, topic_name, address = names
-        self._lane.allow(name, user.password.encode("utf-8", "replace"), topic_name, address)
-
-    def _drop_old_decisions(self) -> None:
-        book = self._book
-        if book is not None and book.changes != self._book_changes:
-            self._book_changes = book.changes
-            self._lane.forget_signers()
+        """Serve what the user, who is enabled, sends to a topic from an address, as of now."""
+        self._decisions.allow(user, topic, source)
 
     def serve(self, connection: Connection, data: bytes) -> int:
         """Serve the plain sends at the beginning of `data`; returns their bytes."""
@@ -216,7 +204,7 @@ class SendLane:
             or connection.answers_room <= 0
         ):
             return 0
-        self._drop_old_decisions()
+        self._decisions.drop_old()
         halves_max = slot_ms = max_delay_ms = 0
         if self._aside_queues:  # few brokers have any
             halves_max, slot_ms, max_delay_ms = self._limits_of_asides()

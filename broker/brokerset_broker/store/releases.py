@@ -123,15 +123,18 @@ class ServedEnds(NamedTuple):
 class Releases:
     """The native way of one store; nothing is known here that the store does not know."""
 
-    def __init__(self, core: ModuleType, store: MessageStore) -> None:
-        """`core` is the native module."""
+    def __init__(self, core: ModuleType, store: MessageStore, *, checks_signatures: bool = False) -> None:
+        """`core` is the native module. With `checks_signatures` only ends are served that are signed by
+        somebody of whom `allow` was called."""
         self._store = store
         store.log.use_calls()
         frame = encode(Command(0, {}).reply())
         before, _, after = frame[8:].partition(OPAQUE_MARK + b"0")
         self._pieces = before + OPAQUE_MARK, after
         self._host = store.store_host
-        self._native: Any = core.Releases(store.log, self._config())
+        self._native: Any = core.Releases(store.log, self._config(), checks_signatures)
+        self.allow: Callable[..., None] = self._native.allow
+        self.forget_signers: Callable[[], None] = self._native.forget_signers
 
     def _config(self) -> dict[str, object]:
         store = self._store
@@ -242,17 +245,18 @@ class Releases:
 
     # -- transactions -------------------------------------------------------------------------------------
 
-    def read_ends(self, data: bytes, count_max: int) -> list[tuple[int, int, bool]]:
-        """The ends of transactions at the beginning of a chunk: offset and number of the half that each
-        names, and whether it commits. Empty if the first frame is no such, or an unusual one."""
-        found: list[tuple[int, int, bool]] = self._native.read_ends(data, count_max)
+    def read_ends(self, data: bytes, count_max: int, source: str) -> list[tuple[int, int, bool]]:
+        """The ends of transactions at the beginning of a chunk from the address `source`: offset and number
+        of the half that each names, and whether it commits. Empty if the first frame is no such, an unusual
+        one, or not one that somebody may send."""
+        found: list[tuple[int, int, bool]] = self._native.read_ends(data, count_max, source)
         return found
 
     def serve_ends(self, count: int, first_offset: int, targets: dict[str, int]) -> ServedEnds | None:
         """Store final records for the first `count` of the ends just read, all of open halves without copies.
 
-        `first_offset`: of the first half. Only those are served whose half has the right ids; None if the
-        first has not, or is unusual.
+        `first_offset`: of the first half. Only those are served whose half has the right ids, and is for a
+        topic that who signed may send to; None if the first is not, or is unusual.
         """
         tables, file = self._tables(targets), self._file_of(first_offset)
         if tables is None or file is None:

@@ -48,15 +48,21 @@ class Targets:
     name_servers: tuple[str, ...] = ()
     """Pods of name servers, those that are ready first."""
 
+    by_tls: Mapping[str, str] = field(default_factory=dict)
+    """The set that each pod belongs to which takes TLS alone."""
+
 
 def read_targets(seen: SetView, pods: Iterable[Object], slices: Iterable[Object]) -> Targets:
     """Read what the API server has; `pods` are the set's, and those of the controllers that it uses."""
     of = seen.controllers.of or seen.name
     brokers: dict[str, BrokerTarget] = {}
     name_servers: list[tuple[bool, str]] = []
+    by_tls: dict[str, str] = {}
     for pod in pods:
         meta = part(pod, "metadata")
         labels, name = part(meta, "labels"), str(meta.get("name", ""))
+        if part(meta, "annotations").get(names.TLS) == names.ENFORCING:
+            by_tls[name] = str(labels.get(names.SET_LABEL))
         resource, ip = labels.get(names.GROUP_LABEL), part(pod, "status").get("podIP")
         if labels.get(names.COMPONENT_LABEL) in (names.CONTROLLER, names.NAME_SERVER):
             if labels.get(names.SET_LABEL) == of and not meta.get("deletionTimestamp"):
@@ -76,6 +82,7 @@ def read_targets(seen: SetView, pods: Iterable[Object], slices: Iterable[Object]
         brokers=brokers,
         masters=masters,
         name_servers=tuple(name for _, name in sorted(name_servers)),
+        by_tls=by_tls,
     )
 
 

@@ -1,16 +1,19 @@
-"""Local ports of `kubectl brokerset port-forward`: bytes to brokers as they are, requests to name servers."""
+"""Local ports of `kubectl brokerset port-forward`: bytes to brokers, requests to name servers.
+
+Clients on this machine need no TLS: the bytes are encrypted here for pods that take TLS alone. Who speaks TLS
+itself gets through as it is.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from typing import Final
 
 import aiohttp
 
 from brokerset_cli.kubernetes.forward_targets import LOOPBACK
-from brokerset_cli.kubernetes.streams import DATA, ERRORS
+from brokerset_cli.kubernetes.pod_streams import PodStream, Way, stream_of
 from brokerset_cli.output import CommandFailed
 from brokerset_protocol.codes import ResponseCode
 from brokerset_protocol.commands import Command
@@ -23,6 +26,8 @@ from brokerset_runtime.remoting import (
     RequestTimeout,
     ServerLimits,
 )
+from brokerset_runtime.tls import TlsError
+from brokerset_runtime.tls.transport import HANDSHAKE_BYTE
 
 CONNECTIONS_MAX: Final = 200
 """Connections at once on one local port; one more is closed. Each has a websocket to the API server."""
@@ -30,9 +35,6 @@ CONNECTIONS_MAX: Final = 200
 CHUNK_BYTES: Final = 64 * 1024
 ASK_SECONDS: Final = 3.0
 """Longest time that a name server has to answer before another one is asked."""
-
-Way = AbstractAsyncContextManager[aiohttp.ClientWebSocketResponse]
-"""A connection to a port of a pod, not made yet."""
 
 
 class PortForwarder:
@@ -74,11 +76,24 @@ class PortForwarder:
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            if (way := self._way()) is not None:
-                async with way as pod:
-                    await self._relay(reader, writer, pod)
+            if (way := self._way()) is None:
+                return
+            first = b""
+            if way.trust is not None:
+                # Clients of RocketMQ speak first; what they begin with says whether they speak TLS. Nobody
+                # is connected to before: a pod gives up who does not begin a handshake soon.
+                first = await reader.read(CHUNK_BYTES)
+                if not first:
+                    return
+            async with way.tunnel as socket:
+                pod = await stream_of(way, socket, plain=first[:1] == bytes([HANDSHAKE_BYTE]))
+                if first:
+                    await pod.send(first)
+                await self._relay(reader, writer, pod)
         except CommandFailed as error:
             self._failed(str(error))
+        except TlsError as error:
+            self._failed(f"a connection by TLS ended: {error}")
         except (OSError, aiohttp.ClientError):
             pass  # one of the two ends has gone
         finally:
@@ -88,10 +103,10 @@ class PortForwarder:
         self,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
-        pod: aiohttp.ClientWebSocketResponse,
+        pod: PodStream,
     ) -> None:
         """Copy both ways until one side ends."""
-        ways = [asyncio.create_task(_to_pod(reader, pod)), asyncio.create_task(self._to_client(pod, writer))]
+        ways = [asyncio.create_task(_to_pod(reader, pod)), asyncio.create_task(_to_client(pod, writer))]
         try:
             done, _ = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -101,25 +116,16 @@ class PortForwarder:
         for way in done:
             way.result()
 
-    async def _to_client(self, pod: aiohttp.ClientWebSocketResponse, writer: asyncio.StreamWriter) -> None:
-        begun: set[int] = set()
-        async for message in pod:
-            if message.type is not aiohttp.WSMsgType.BINARY or not message.data:
-                continue
-            channel, data = message.data[0], message.data[1:]
-            if channel not in begun:
-                begun.add(channel)  # the first frame has the port's number
-            elif channel == DATA:
-                writer.write(data)
-                await writer.drain()
-            elif channel == ERRORS:
-                self._failed(" ".join(data.decode("utf-8", "replace").split()))
-                return
+
+async def _to_client(pod: PodStream, writer: asyncio.StreamWriter) -> None:
+    async for data in pod.received():
+        writer.write(data)
+        await writer.drain()
 
 
-async def _to_pod(reader: asyncio.StreamReader, pod: aiohttp.ClientWebSocketResponse) -> None:
+async def _to_pod(reader: asyncio.StreamReader, pod: PodStream) -> None:
     while data := await reader.read(CHUNK_BYTES):
-        await pod.send_bytes(bytes([DATA]) + data)
+        await pod.send(data)
 
 
 class NameServerForwarder:

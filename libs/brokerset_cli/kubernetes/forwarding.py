@@ -22,18 +22,24 @@ from brokerset_cli.kubernetes.forward_targets import (
     local_addresses,
     read_targets,
 )
-from brokerset_cli.kubernetes.forwarders import NameServerForwarder, PortForwarder, Way
+from brokerset_cli.kubernetes.forwarders import NameServerForwarder, PortForwarder
 from brokerset_cli.kubernetes.kube_api import ApiFailed, KubeApi, Trouble, selector
+from brokerset_cli.kubernetes.pod_streams import Way, stream_of
+from brokerset_cli.kubernetes.set_trust import trust_of_set
 from brokerset_cli.kubernetes.streams import Streams
 from brokerset_cli.output import CommandFailed
 from brokerset_kube.kinds import ENDPOINT_SLICE, POD
 from brokerset_protocol.external_routes import ExternalAddresses
+from brokerset_runtime.tls import ServerTrust
 
 REFRESH_SECONDS: Final = 10.0
 """How often pods and groups are read; a change of a master is noticed at once, by a watch."""
 
 RETRY_SECONDS: Final = 1.0
 """Pause before a watch that has ended is begun again."""
+
+ENDING: Final = (Trouble.FORBIDDEN, Trouble.LOGIN, Trouble.NOT_FOUND)
+"""What does not get better by waiting."""
 
 WATCH_SECONDS: Final = 300
 """How long a watch lasts until the API server ends it."""
@@ -42,8 +48,13 @@ WATCH_SECONDS: Final = 300
 class Forwarding:
     """All local ports of one set; `run` follows its pods and masters until cancelled."""
 
-    def __init__(self, api: KubeApi, set_name: str, first_port: int) -> None:
+    def __init__(self, api: KubeApi, set_name: str, first_port: int, authorities: str | None = None) -> None:
+        """`authorities`, in PEM, are trusted instead of those that the set names itself."""
         self._api = api
+        self._authorities = authorities
+        self._trusts: dict[str, ServerTrust] = {}
+        """By set whose pods take TLS alone."""
+
         self._set_name = set_name
         self._next_port = first_port
         self._streams = Streams(api)
@@ -65,9 +76,11 @@ class Forwarding:
         )
         for pod in self.targets.name_servers:
             try:
-                async with self._streams.forward(pod, NAMESRV_PORT):
-                    break  # missing rights are told now, not at the first request
-            except ApiFailed as error:
+                way = self._way_to(pod, NAMESRV_PORT)
+                async with way.tunnel as socket:
+                    await stream_of(way, socket)
+                    break  # missing rights and a wrong certificate are told now, not at the first request
+            except CommandFailed as error:
                 problem = error
         else:
             raise problem
@@ -87,8 +100,9 @@ class Forwarding:
         await self._streams.close()
 
     async def refresh(self) -> None:
-        """Read the set, its pods and where its masters are. Raises `ApiFailed`."""
+        """Read the set, its pods, where its masters are and whom to trust. Raises `CommandFailed`."""
         after = await self._read()
+        await self._read_trust(after)
         before, self.targets = self.targets, after
         for resource, pod in changed_masters(before, after).items():
             if forwarder := self._ports.get(resource + MASTER_SUFFIX):
@@ -105,7 +119,7 @@ class Forwarding:
                 self._ports[pod].disconnect()
         for pod in after.name_servers:
             if pod not in self._to_name_servers:
-                forwarder = PortForwarder(partial(self._streams.forward, pod, NAMESRV_PORT), self._say)
+                forwarder = PortForwarder(partial(self._way_to, pod, NAMESRV_PORT), self._say)
                 await forwarder.start(0)
                 self._to_name_servers[pod] = forwarder
 
@@ -137,6 +151,17 @@ class Forwarding:
             pods += await asyncio.to_thread(self._api.objects, POD, selector(shared))
         return read_targets(seen, pods, slices)
 
+    async def _read_trust(self, targets: Targets) -> None:
+        """Read whom to trust, again at each refresh: authorities are renewed. Those known before stay in use
+        while nothing better can be read."""
+        for name in sorted(set(targets.by_tls.values())):
+            try:
+                self._trusts[name] = await asyncio.to_thread(trust_of_set, self._api, name, self._authorities)
+            except CommandFailed as error:
+                if name not in self._trusts:
+                    raise
+                self._say(error.message)
+
     async def _listen(self, name: str) -> None:
         if name in self._ports:
             return
@@ -153,7 +178,12 @@ class Forwarding:
         if name.endswith(MASTER_SUFFIX):
             pod = self.targets.masters.get(name.removesuffix(MASTER_SUFFIX))
         broker = self.targets.brokers.get(pod) if pod is not None else None
-        return self._streams.forward(broker.pod, REMOTING_PORT) if broker is not None else None
+        return self._way_to(broker.pod, REMOTING_PORT) if broker is not None else None
+
+    def _way_to(self, pod: str, port: int) -> Way:
+        owner = self.targets.by_tls.get(pod)
+        trust = self._trusts[owner] if owner is not None else None
+        return Way(pod, self._streams.forward(pod, port), trust)
 
     def _addresses(self) -> ExternalAddresses:
         return local_addresses(self.targets, {name: each.port for name, each in self._ports.items()})
@@ -171,8 +201,8 @@ class Forwarding:
             self._changed.clear()
             try:
                 await self.refresh()
-            except ApiFailed as error:
-                if error.trouble in (Trouble.FORBIDDEN, Trouble.LOGIN, Trouble.NOT_FOUND):
+            except CommandFailed as error:
+                if not isinstance(error, ApiFailed) or error.trouble in ENDING:
                     raise
                 self._say(error.message)
                 await asyncio.sleep(RETRY_SECONDS)

@@ -18,6 +18,15 @@ OPERATOR_SELECTOR: Final = "app.kubernetes.io/name=brokerset-operator"
 CONFIG_HASH: Final = "brokerset.io/config-hash"
 """Annotation of pods; a pod whose value is another one than its neighbours' was made from other settings."""
 
+TLS: Final = "brokerset.io/tls"
+"""Annotation of pods: what they do about TLS."""
+
+ENFORCING: Final = "enforcing"
+"""Value of it: the pod refuses plain requests."""
+
+AUTHORITIES_ENTRY: Final = "ca.crt"
+"""Entry of a ConfigMap with the authorities to trust."""
+
 PAUSED: Final = "brokerset.io/paused"
 SWITCH_OVER: Final = "brokerset.io/switchover"
 FENCE: Final = "brokerset.io/fence"
@@ -45,3 +54,13 @@ REASON_APPROVAL: Final = "WaitingForApproval"
 FENCED: Final = "fenced"
 MASTER: Final = "master"
 """Roles of brokers in the status."""
+
+
+def authority(set_name: str) -> str:
+    """ConfigMap with the authorities of a set that has an authority of its own."""
+    return f"{set_name}-authority"
+
+
+def server_name(set_name: str, namespace: str) -> str:
+    """The name that each certificate of a set is for: that of its name servers' Service."""
+    return f"{set_name}-namesrv.{namespace}.svc"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import IO
 
 import click
 
@@ -29,15 +30,28 @@ from brokerset_runtime.signals import stop_on_signals
     metavar="FIRST",
     help="Local ports of masters and brokers, from this one on. [default: free ones]",
 )
+@click.option(
+    "--authorities",
+    type=click.File(),
+    metavar="FILE",
+    help="Who signs the certificates of SET, in PEM. [default: whom its ConfigMap names]",
+)
 @kube_options
-def port_forward(api: KubeApi, set_name: str, namesrv_port: int, broker_ports: int | None) -> None:
+def port_forward(
+    api: KubeApi,
+    set_name: str,
+    namesrv_port: int,
+    broker_ports: int | None,
+    authorities: IO[str] | None,
+) -> None:
     """Forward the name server and the brokers of SET to ports of this machine, until Ctrl-C.
 
     Unmodified clients that run here use the name server 127.0.0.1:9876; they are told local addresses, and
     find the new master there after a failover.
     """
+    trusted = None if authorities is None else authorities.read()
     try:
-        asyncio.run(_serve(api, set_name, namesrv_port, broker_ports or 0))
+        asyncio.run(_serve(api, set_name, namesrv_port, broker_ports or 0, trusted))
     except OSError as error:
         fail(
             f"a local port cannot be listened on: {error.strerror or error}",
@@ -47,12 +61,14 @@ def port_forward(api: KubeApi, set_name: str, namesrv_port: int, broker_ports: i
         raise _first(group) from None
 
 
-async def _serve(api: KubeApi, set_name: str, namesrv_port: int, first_port: int) -> None:
+async def _serve(
+    api: KubeApi, set_name: str, namesrv_port: int, first_port: int, authorities: str | None
+) -> None:
     from brokerset_cli.kubernetes.forwarding import Forwarding  # other verbs need none of it
 
     stop = asyncio.Event()
     stop_on_signals(stop)
-    forwarding = Forwarding(api, set_name, first_port)
+    forwarding = Forwarding(api, set_name, first_port, authorities)
     try:
         ended = asyncio.create_task(stop.wait())
         port = await forwarding.start(namesrv_port)

@@ -20,6 +20,7 @@ from brokerset_runtime.remoting.connection import (
 from brokerset_runtime.remoting.signing import sign_of_environment
 from brokerset_runtime.tls.client_tls import ClientTls
 from brokerset_runtime.tls.connecting import connect_member, connect_tls
+from brokerset_runtime.tls.member_names import MemberPort
 from brokerset_runtime.tls.session import TlsError
 
 if TYPE_CHECKING:
@@ -51,7 +52,8 @@ async def connect(
 ) -> Connection:
     """Open a connection to `host:port`, encrypted if `tls` says that clients are.
 
-    With `to_member` it is the port of a member: both ends show to be one, if they use TLS.
+    With `to_member` it is the port of a member of a DLedger, the only one that takes such requests: both ends
+    show to be one, if they use TLS.
 
     `sign` signs its requests, else what the environment says.
 
@@ -66,12 +68,12 @@ async def connect(
             connection = Connection(handlers or {}, limits=limits, on_close=on_close, sign=sign)
             context = None if tls is None else tls.client
             if tls is not None and to_member:
-                await connect_member(tls, connection, host, port)
+                await connect_member(tls, connection, host, port, MemberPort.DLEDGER)
             elif context is None:
                 await loop.create_connection(lambda: connection, host, port)
             else:
                 assert tls is not None, "it has the context"
-                await connect_tls(context, connection, host, port, server_name=tls.server_name)
+                await connect_tls(tls, context, connection, host, port)
     except TlsError as error:
         raise ConnectionClosed(f"cannot connect to {address} by TLS: {error}") from None
     except TimeoutError:

@@ -25,6 +25,7 @@ from brokerset_runtime.remoting.connection import (
 )
 from brokerset_runtime.tls.arrivals import Arrivals
 from brokerset_runtime.tls.contexts import Tls
+from brokerset_runtime.tls.member_names import MemberPort
 
 log = structlog.get_logger(__name__)
 
@@ -72,7 +73,8 @@ class RemotingServer:
     ) -> None:
         """With `tls`, both kinds of connections come to one port (`brokerset_runtime/tls/DESIGN.md`).
 
-        With `members_only` whoever uses TLS must show the certificate of a member.
+        With `members_only` whoever uses TLS must show the certificate of a member of a DLedger: other members
+        have protocols of their own.
         """
         self.connections: dict[int, Connection] = {}
         self.refused = 0
@@ -86,7 +88,12 @@ class RemotingServer:
         self._arrivals = (
             None
             if tls is None
-            else Arrivals(tls, self._new_connection, self._new_refused, members_only=members_only)
+            else Arrivals(
+                tls,
+                self._new_connection,
+                self._new_refused,
+                members_of=MemberPort.DLEDGER if members_only else None,
+            )
         )
         self._accept = self._new_connection if self._arrivals is None else self._arrivals.accept
         self._refused_log = LogThrottle()

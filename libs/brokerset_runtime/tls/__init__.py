@@ -1,6 +1,6 @@
 """TLS of the remoting protocol, on the port that plain clients use, as RocketMQ has it (`DESIGN.md`)."""
 
-from brokerset_runtime.tls.client_tls import ClientTls, ServerTrust, trust_of
+from brokerset_runtime.tls.client_tls import ClientTls, ServerTrust, ShownPair, trust_of
 from brokerset_runtime.tls.config import TlsConfig, TlsMode, read_tls_config
 from brokerset_runtime.tls.contexts import ENVIRONMENT_VARIABLE, Tls, tls_of_environment
 from brokerset_runtime.tls.session import TlsError
@@ -9,6 +9,7 @@ __all__ = [
     "ENVIRONMENT_VARIABLE",
     "ClientTls",
     "ServerTrust",
+    "ShownPair",
     "Tls",
     "TlsConfig",
     "TlsError",

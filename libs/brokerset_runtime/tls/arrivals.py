@@ -12,6 +12,7 @@ import structlog
 from brokerset_runtime.log_throttle import LogThrottle
 from brokerset_runtime.tls.config import TlsMode
 from brokerset_runtime.tls.contexts import MEMBER_AUTHORITY_KEY, Tls
+from brokerset_runtime.tls.member_names import MemberPort
 from brokerset_runtime.tls.session import TlsSession
 from brokerset_runtime.tls.transport import HANDSHAKE_BYTE, TlsTransport
 
@@ -43,24 +44,24 @@ class Arrivals:
         serving: Callable[[], asyncio.Protocol],
         refusing: Callable[[], asyncio.Protocol] | None = None,
         *,
-        members_only: bool = False,
+        members_of: MemberPort | None = None,
         at_http_port: bool = False,
     ) -> None:
         """`serving` makes the protocol of a connection, `refusing` that of one that had to use TLS.
 
-        Without `refusing` such a connection is closed. With `members_only` all must show certificates, with
-        `at_http_port` nobody.
+        Without `refusing` such a connection is closed. With `members_of` it is such a port of members, and
+        all must show certificates; with `at_http_port` nobody.
         """
         self._tls = tls
         self._serving = serving
         self._refusing = refusing
-        self._members_only = members_only
+        self._members_of = members_of
         self._at_http_port = at_http_port
-        self._port = "http" if at_http_port else "members" if members_only else "clients"
+        self._port = "http" if at_http_port else "members" if members_of is not None else "clients"
         self._waiting: dict[_Arrival, None] = {}
         self._log = LogThrottle()
         self._closed = False
-        if members_only and tls.clients_may_be_members:
+        if members_of is not None and tls.clients_may_be_members:
             log.warning(
                 "whoever has a client's certificate, or one of this authority, is let in as a member",
                 authority=str(tls.member_authorities),
@@ -103,12 +104,20 @@ class Arrivals:
             self._serving(),
             on_opened=arrival.end,
             on_failed=arrival.failed,
+            admit=self._admit,
         )
+
+    def _admit(self, transport: TlsTransport) -> str | None:
+        if self._at_http_port:
+            return None  # nobody was asked
+        if self._members_of is None:
+            return self._tls.admit(transport)
+        return self._tls.admit_member(transport, self._members_of)
 
     def _context(self) -> ssl.SSLContext | None:
         if self._at_http_port:
             return self._tls.http
-        return self._tls.members if self._members_only else self._tls.server
+        return self._tls.server if self._members_of is None else self._tls.members
 
     def plain(self, arrival: _Arrival) -> asyncio.Protocol | None:
         """The protocol for a connection that begins with something else; None: it is closed."""
@@ -116,7 +125,7 @@ class Arrivals:
         if not enforced or (self._at_http_port and self._tls.http is None):
             return self._serving()
         self._tls.plain_refused[self._port] += 1
-        if self._members_only:
+        if self._members_of is not None:
             self._report_stranger(
                 arrival, "it does not use TLS", "if it is a member, set tls.enable=true there"
             )
@@ -125,7 +134,7 @@ class Arrivals:
     def failed(self, arrival: _Arrival, reason: str) -> None:
         """A handshake has come to nothing."""
         self._tls.handshakes_failed[self._port] += 1
-        if self._members_only:
+        if self._members_of is not None:
             self._report_stranger(arrival, reason, _SHOW_MEMBERSHIP)
             return
         suppressed = self._log.admit(asyncio.get_running_loop().time())

@@ -7,12 +7,13 @@ used without `tls.test.mode.enable=false`, and nothing ever trusts everybody by 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from brokerset_runtime.settings import SettingsError, read_settings_file
+from brokerset_runtime.tls.member_names import MemberPort, pattern_problem
 
 E = TypeVar("E", bound=Enum)
 
@@ -59,11 +60,20 @@ class TlsConfig:
     client_authorities: Path | None = None
     """Who signs the certificates of clients."""
 
+    client_revocations: Path | None = None
+    """Lists of certificates that those authorities have revoked, one of each (CRLs); None: not checked."""
+
     member: KeyPair | None = None
     """What members of a set show each other, in both directions; None: what they show everybody else."""
 
     member_authorities: Path | None = None
     """Who signs the certificates of members; None: whoever signs those of clients or servers."""
+
+    member_revocations: Path | None = None
+    """Lists of those authorities."""
+
+    member_names: Mapping[MemberPort, tuple[str, ...]] = field(default_factory=dict)
+    """Names of which a certificate must have one, to be a member's at such a port; none: whatever it has."""
 
     at_ha_port: bool = True
     """Whether replication between brokers uses TLS, too: Java's brokers have none there."""
@@ -79,6 +89,9 @@ class TlsConfig:
 
     server_authorities: Path | None = None
     """Who signs the certificates of servers; None: those that the system trusts."""
+
+    server_revocations: Path | None = None
+    """Lists of those authorities."""
 
     verify_server: bool = True
     """Whether a server's certificate is checked at all."""
@@ -99,7 +112,8 @@ class TlsConfig:
         """All files that a change of certificates replaces."""
         pairs = [pair for pair in (self.server, self.client, self.member) if pair is not None]
         authorities = (self.client_authorities, self.server_authorities, self.member_authorities)
-        trusted = [path for path in authorities if path is not None]
+        revocations = (self.client_revocations, self.server_revocations, self.member_revocations)
+        trusted = [path for path in (*authorities, *revocations) if path is not None]
         return (*(path for pair in pairs for path in (pair.certificate, pair.key)), *trusted)
 
 
@@ -115,10 +129,12 @@ KEYS: Final = frozenset(
         "tls.ciphers", "tls.protocols", "tls.test.mode.enable", "tls.ha.enable",
         "tls.http.enable",
         "tls.members.keyPath", "tls.members.keyPassword", "tls.members.certPath", "tls.members.trustCertPath",
+        "tls.members.names", *(f"tls.members.{port.value}.names" for port in MemberPort),
+        "tls.server.crlPath", "tls.client.crlPath", "tls.members.crlPath",
     }
 )  # fmt: skip
-"""Java's, and `tls.client.verifyName`, `tls.client.serverName`, `tls.ha.enable`, `tls.http.enable` and
-`tls.members.*`."""
+"""Java's, and `tls.client.verifyName`, `tls.client.serverName`, `tls.ha.enable`, `tls.http.enable`,
+`tls.*.crlPath` and `tls.members.*`."""
 
 
 def read_tls_config(file: Path) -> TlsConfig:
@@ -155,6 +171,7 @@ def tls_config(values: Mapping[str, str], *, folder: Path, label: str) -> TlsCon
             f"tls.server.need.client.auth={asked.value} needs tls.server.trustCertPath:"
             " the authorities that sign clients' certificates"
         )
+    reading.lists(asked)
     if values.get("tls.client.serverName") and not (
         reading.truth("tls.client.authServer", default=True)
         and reading.truth("tls.client.verifyName", default=True)
@@ -168,13 +185,17 @@ def tls_config(values: Mapping[str, str], *, folder: Path, label: str) -> TlsCon
         server=server,
         client_certificates=asked,
         client_authorities=authorities,
+        client_revocations=reading.path("tls.server.crlPath"),
         member=reading.pair("tls.members"),
         member_authorities=reading.path("tls.members.trustCertPath"),
+        member_names=reading.member_names(),
+        member_revocations=reading.path("tls.members.crlPath"),
         at_ha_port=reading.truth("tls.ha.enable", default=True),
         at_http_port=reading.truth("tls.http.enable", default=True),
         enabled=reading.truth("tls.enable", default=False),
         client=client,
         server_authorities=reading.path("tls.client.trustCertPath"),
+        server_revocations=reading.path("tls.client.crlPath"),
         verify_server=reading.truth("tls.client.authServer", default=True),
         verify_name=reading.truth("tls.client.verifyName", default=True),
         server_name=values.get("tls.client.serverName") or None,
@@ -212,6 +233,34 @@ class _Reading:
             self.problems.append(f"{prefix}.certPath and {prefix}.keyPath belong together")
             return None
         return KeyPair(certificate, key, self._values.get(f"{prefix}.keyPassword", ""))
+
+    def member_names(self) -> dict[MemberPort, tuple[str, ...]]:
+        """Those of each port, where it has its own or there are some for all."""
+        found = {port: self._names(f"tls.members.{port.value}.names") for port in MemberPort}
+        of_all = self._names("tls.members.names")
+        return {port: names or of_all for port, names in found.items() if names or of_all}
+
+    def _names(self, key: str) -> tuple[str, ...]:
+        names = tuple(name.strip() for name in self._values.get(key, "").split(",") if name.strip())
+        self.problems += [f"{key}: {name} {why}" for name in names if (why := pattern_problem(name))]
+        return names
+
+    def lists(self, asked: ClientCertificates) -> None:
+        """What keys of revocation lists need, because else they would count for nobody, or against all."""
+        given = {end for end in ("server", "client", "members") if self._values.get(f"tls.{end}.crlPath")}
+        for end in sorted(given):
+            if not self._values.get(f"tls.{end}.trustCertPath"):
+                self.problems.append(
+                    f"tls.{end}.crlPath needs tls.{end}.trustCertPath: the authorities that sign these lists"
+                )
+        if "client" in given and not self.truth("tls.client.authServer", default=True):
+            self.problems.append("tls.client.crlPath counts for nothing with tls.client.authServer=false")
+        two = asked is not ClientCertificates.NONE and self._values.get("tls.members.trustCertPath")
+        if two and len(given & {"server", "members"}) == 1:
+            self.problems.append(
+                "tls.server.crlPath and tls.members.crlPath belong together where clients show certificates:"
+                " members come to these ports, too"
+            )
 
     def one_of(self, key: str, kind: Callable[[Any], E], default: E) -> E:
         text = self._values.get(key, "").lower()

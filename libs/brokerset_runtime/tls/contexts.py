@@ -7,15 +7,21 @@ import os
 import ssl
 from collections import Counter
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from brokerset_runtime.settings import SettingsError
 from brokerset_runtime.tls.config import ClientCertificates, KeyPair, TlsConfig, TlsMode, read_tls_config
+from brokerset_runtime.tls.member_names import MemberPort, described, has_name
 from brokerset_runtime.tls.shown_certificates import observe_certificates
+from brokerset_runtime.tls.transport import TlsTransport
+
+if TYPE_CHECKING:  # needs `cryptography`, which is loaded when there are lists
+    from brokerset_runtime.tls.revocation import RevocationList
 
 log = structlog.get_logger(__name__)
 
@@ -39,6 +45,7 @@ class _Loaded:
     client: ssl.SSLContext | None
     client_of_members: ssl.SSLContext | None
     http: ssl.SSLContext | None
+    revocations: tuple[RevocationList, ...]
     stamps: dict[Path, Stamp | None]
 
 
@@ -57,6 +64,16 @@ class Tls:
         """By port: `clients`, `members`, `http`; so is the next."""
 
         self.plain_refused: Counter[str] = Counter()
+        self.without_certificate = 0
+        """Connections of clients that were asked for a certificate and showed none."""
+
+        self.revoked_closed = 0
+        """Connections that were open when their certificate was revoked."""
+
+        from brokerset_runtime.tls.established import Established  # not read where there is no TLS
+
+        self._established = Established()
+        self._checked_for = 0
         self._loaded = _load(file)
         self._refused: tuple[dict[Path, Stamp | None], str] | None = None
 
@@ -129,6 +146,51 @@ class Tls:
         """For connections to processes of the same set, to which we show a certificate, too; None: plain."""
         return self._loaded.client_of_members
 
+    @property
+    def revocations(self) -> tuple[RevocationList, ...]:
+        """The lists of revoked certificates that are in force."""
+        return self._loaded.revocations
+
+    def admit(self, transport: TlsTransport) -> str | None:
+        """Remember who was let pass, to close it when its certificate is revoked; returns why it is refused.
+
+        A handshake that began before a list came ends by the older one.
+        """
+        shown = transport.shown_certificate()
+        if shown is None:
+            self.without_certificate += self._loaded.config.client_certificates is not ClientCertificates.NONE
+            return None
+        self._established.add(transport, shown)
+        name = self._revoked(shown)
+        return (
+            None if name is None else f"the other end's certificate is refused: certificate revoked: {name}"
+        )
+
+    def admit_member(self, transport: TlsTransport, port: MemberPort) -> str | None:
+        """The same of a member, which must have one of the names of members at such a port, if there are."""
+        names = self._loaded.config.member_names.get(port)
+        if names and not has_name(shown := transport.shown_names(), names):
+            return (
+                f"the other end's certificate is for {described(shown)}, and for none of {', '.join(names)}"
+                f" (tls.members.{port.value}.names, or tls.members.names without that)"
+            )
+        return self.admit(transport)
+
+    def close_revoked(self) -> None:
+        """Close connections whose certificate is on a list that has come since; from any thread."""
+        if self._checked_for != self.reloads:
+            self._checked_for = self.reloads
+            if self._loaded.revocations:
+                self.revoked_closed += self._established.close(self._revoked)
+
+    def _revoked(self, shown: bytes) -> str | None:
+        lists = self._loaded.revocations
+        if not lists:
+            return None
+        from brokerset_runtime.tls.revocation import revoked_name
+
+        return revoked_name(lists, shown)
+
     def refresh(self) -> bool:
         """Take what the files say if they have changed; returns whether something new is in force.
 
@@ -154,10 +216,14 @@ class Tls:
         return True
 
     async def watch(self) -> None:
-        """Refresh again and again, for as long as this task runs."""
+        """Refresh again and again, and close connections with what was revoked, while this task runs."""
         while True:
             await asyncio.sleep(WATCH_SECONDS)
-            await asyncio.to_thread(self.refresh)
+            await asyncio.to_thread(self._follow)
+
+    def _follow(self) -> None:
+        self.refresh()
+        self.close_revoked()
 
 
 def tls_of_environment() -> Tls | None:
@@ -194,6 +260,7 @@ def _load_files(file: Path) -> _Loaded:
     stamps = _stamps(file, config) | {file: stamp}
     serves = config.mode is not TlsMode.DISABLED
     among = _among_members(config)
+    revocations = _read_lists(config)
     # Those by the keys of their own first, so that errors name the key that was given.
     server = _server_context(config) if serves else None
     client = _client_context(config) if config.enabled else None
@@ -206,6 +273,7 @@ def _load_files(file: Path) -> _Loaded:
         if serves and config.at_http_port
         else None,
         client_of_members=_client_context(among) if config.enabled else None,
+        revocations=revocations,
         stamps=stamps,
     )
 
@@ -213,12 +281,16 @@ def _load_files(file: Path) -> _Loaded:
 def _among_members(config: TlsConfig) -> TlsConfig:
     """Both ends prove who they are, by an authority that they share, whatever holds for clients."""
     members = config.member_authorities
+    of_members = config.member_revocations
+    of_clients, of_servers = config.client_revocations, config.server_revocations
     return replace(
         config,
         server=config.member or config.server,
         client_certificates=ClientCertificates.REQUIRE,
         client_authorities=members or config.client_authorities or config.server_authorities,
+        client_revocations=of_members if members else of_clients if config.client_authorities else of_servers,
         server_authorities=members or config.server_authorities or config.client_authorities,
+        server_revocations=of_members if members else of_servers if config.server_authorities else of_clients,
         verify_server=True,
         client=config.member or config.client or config.server,
     )
@@ -258,6 +330,7 @@ def _server_context(config: TlsConfig) -> ssl.SSLContext:
             _trust(context, config.member_authorities, MEMBER_AUTHORITY_KEY)
         require = config.client_certificates is ClientCertificates.REQUIRE
         context.verify_mode = ssl.CERT_REQUIRED if require else ssl.CERT_OPTIONAL
+        _check_lists(context, config.client_revocations, config.member_revocations)
     return context
 
 
@@ -278,9 +351,52 @@ def _client_context(config: TlsConfig) -> ssl.SSLContext:
         )
     elif config.verify_server:
         context.load_default_certs()
+    _check_lists(context, config.server_revocations)
     if config.client is not None:
         _show(context, config.client, "tls.members" if config.client is config.member else "tls.client")
     return context
+
+
+def _read_lists(config: TlsConfig) -> tuple[RevocationList, ...]:
+    """All lists of a configuration. Raises `SettingsError` where they would keep out everybody."""
+    ends = (
+        ("server", config.client_revocations, config.client_authorities),
+        ("client", config.server_revocations, config.server_authorities),
+        ("members", config.member_revocations, config.member_authorities),
+    )
+    if all(file is None for _, file, _ in ends):
+        return ()
+    from brokerset_runtime.tls import revocation
+
+    sources = [
+        revocation.ListFile(f"tls.{end}.crlPath", file, f"tls.{end}.trustCertPath", authorities)
+        for end, file, authorities in ends
+        if file is not None and authorities is not None
+    ]
+    now = datetime.now(UTC)
+    return tuple(each for source in sources for each in revocation.read_lists(source, now))
+
+
+def _check_lists(context: ssl.SSLContext, *files: Path | None) -> None:
+    """Let OpenSSL refuse what is on the lists, and everybody while one is missing or has expired.
+
+    Authorities of a chain need lists up to the root. Where one below a root is trusted by itself nothing
+    above it is known, and lists count for the certificate that is shown alone.
+    """
+    given = [file for file in files if file is not None]
+    if not given:
+        return
+    for file in given:
+        try:
+            context.load_verify_locations(file)
+        except OSError:  # `ssl.SSLError` is one; it was good a moment ago
+            raise SettingsError([f"{file}: was replaced while it was read"]) from None
+    below_a_root = any(each["subject"] != each["issuer"] for each in context.get_ca_certs())
+    partial = context.verify_flags & ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.verify_flags |= (
+        ssl.VERIFY_CRL_CHECK_LEAF if partial and below_a_root else ssl.VERIFY_CRL_CHECK_CHAIN
+    )
+    observe_certificates(context)
 
 
 def _restrict(context: ssl.SSLContext, config: TlsConfig) -> None:

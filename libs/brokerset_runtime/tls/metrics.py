@@ -47,6 +47,24 @@ class TlsCollector(Collector):
         yield CounterMetricFamily(
             "brokerset_tls_reload_failures", "Changes of certificates that could not be used.", tls.failures
         )
+        yield CounterMetricFamily(
+            "brokerset_tls_clients_without_certificate",
+            "Connections that showed no certificate where one is optional.",
+            tls.without_certificate,
+        )
+        yield CounterMetricFamily(
+            "brokerset_tls_revoked_closed",
+            "Connections that were closed, because their certificate was revoked.",
+            tls.revoked_closed,
+        )
+        lists = GaugeMetricFamily(
+            "brokerset_tls_revocation_list_end_seconds",
+            "Unix time at which a revocation list expires.",
+            labels=["authority"],
+        )
+        for name, end in {each.name: each.end.timestamp() for each in tls.revocations}.items():
+            lists.add_metric([name], end)
+        yield lists
         ends = GaugeMetricFamily(
             "brokerset_tls_certificate_end_seconds",
             "Unix time at which a certificate of this process expires.",

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import ssl
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
-from brokerset_runtime.tls.shown_certificates import shown_subject
+from brokerset_runtime.tls.shown_certificates import shown_name, shown_subject
 
 RECORD_BYTES: Final = 64 * 1024
 """Asked for at a time: more than one record holds."""
+
+
+REVOKED: Final = 23
+"""Certificate revoked; this and the next are codes of `X509_verify_cert_error_string` (X509_V_ERR_…)."""
+
+NO_LIST: Final = 3
+LIST_EXPIRED: Final = 12
 
 
 class TlsError(ConnectionError):
@@ -45,14 +52,19 @@ class TlsSession:
 
         Raises `TlsError`; then `take` has what tells the other end.
         """
-        self._received.write(data)
+        received, read = self._received, self._object.read
+        received.write(data)
         if not self.established and not self._agree():
             return b""
         chunks: list[bytes] = []
         try:
-            while chunk := self._object.read(RECORD_BYTES):
+            # An exception for every chunk would cost a third of the time of a small request.
+            while received.pending:
+                chunk = read(RECORD_BYTES)
+                if not chunk:
+                    self.ended = True
+                    break
                 chunks.append(chunk)
-            self.ended = True
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLZeroReturnError:
@@ -88,18 +100,33 @@ class TlsSession:
         """Whose certificate the client of a port of members has shown, verified or not."""
         return shown_subject(self._object)
 
+    def shown_certificate(self) -> bytes | None:
+        """What the other end has shown and OpenSSL has taken, in DER; of sessions that have agreed."""
+        return self._object.getpeercert(binary_form=True)
+
+    def shown_names(self) -> tuple[tuple[str, str], ...]:
+        """What that certificate is for, by kind (`DNS`, `IP Address`, `URI`); of contexts that check it."""
+        found: Any = (self._object.getpeercert() or {}).get("subjectAltName", ())
+        return tuple(found)
+
     def _agree(self) -> bool:
         try:
             self._object.do_handshake()
         except ssl.SSLWantReadError:
             return False
         except ssl.SSLError as error:
-            raise TlsError(reason(error)) from None
+            raise TlsError(self._reason(error)) from None
         self.established = True
         early, self._early = self._early, []
         for data in early:
             self.write(data)
         return True
+
+    def _reason(self, error: ssl.SSLError) -> str:
+        why = reason(error)
+        if not isinstance(error, ssl.SSLCertVerificationError) or error.verify_code != REVOKED:
+            return why
+        return f"{why}: {shown_name(self._object) or 'unknown'}"
 
 
 _REASONS: Final = {
@@ -109,6 +136,7 @@ _REASONS: Final = {
     "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the other end says that our certificate has expired",
     "SSLV3_ALERT_BAD_CERTIFICATE": "the other end refuses our certificate",
     "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the other end refuses our certificate",
+    "SSLV3_ALERT_CERTIFICATE_REVOKED": "the other end says that our certificate is revoked",
     "WRONG_VERSION_NUMBER": "the other end does not speak TLS",
     "HTTP_REQUEST": "the other end does not speak TLS",
     "UNSUPPORTED_PROTOCOL": "the other end speaks older versions of TLS only",
@@ -118,9 +146,16 @@ _REASONS: Final = {
 }
 
 
+_ADVICE: Final = {
+    NO_LIST: " (its authority, or one above it, has no list in the file of crlPath)",
+    LIST_EXPIRED: " (the list of its authority in the file of crlPath: put a newer one there)",
+}
+
+
 def reason(error: ssl.SSLError) -> str:
     """Why TLS failed, as who runs the processes can use it."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the other end's certificate is refused: {error.verify_message.rstrip('.')}"
+        advice = _ADVICE.get(error.verify_code, "")
+        return f"the other end's certificate is refused: {error.verify_message.rstrip('.')}{advice}"
     name = error.reason or ""
     return _REASONS.get(name, f"TLS failed: {name.lower().replace('_', ' ') or error}")

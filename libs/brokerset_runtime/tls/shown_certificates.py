@@ -8,7 +8,11 @@ MiB that a server encrypts, because it hears of the headers of records, too.
 from __future__ import annotations
 
 import ssl
-from typing import Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from cryptography import x509
 
 HANDSHAKE: Final = 22
 """Type of the records of a handshake (RFC 8446, 5.1)."""
@@ -25,7 +29,7 @@ _ATTRIBUTE: Final = "brokerset_shown_certificate"
 
 
 def observe_certificates(context: ssl.SSLContext) -> None:
-    """Let sessions of this server context remember what their clients show."""
+    """Let sessions of this context remember what the other ends show."""
     # The hook of the base class has plain numbers; that of `SSLContext` makes enums of each record's header.
     hook = getattr(ssl.SSLContext.__base__, "_msg_callback", None)
     if hook is not None:
@@ -34,6 +38,17 @@ def observe_certificates(context: ssl.SSLContext) -> None:
 
 def shown_subject(session: ssl.SSLObject) -> str | None:
     """The subject of the certificate that the other end has shown; None if it has shown none."""
+    return _described(session, lambda certificate: certificate.subject.rfc4514_string())
+
+
+def shown_name(session: ssl.SSLObject) -> str | None:
+    """Subject and serial of it, as revocation lists name it."""
+    from brokerset_runtime.tls.revocation import name_of
+
+    return _described(session, name_of)
+
+
+def _described(session: ssl.SSLObject, describe: Callable[[x509.Certificate], str]) -> str | None:
     message = getattr(session, _ATTRIBUTE, None)
     if message is None:
         return None
@@ -43,10 +58,10 @@ def shown_subject(session: ssl.SSLObject) -> str | None:
     from cryptography import x509
 
     try:
-        subject = x509.load_der_x509_certificate(certificate).subject.rfc4514_string()
+        text = describe(x509.load_der_x509_certificate(certificate))
     except Exception:  # strangers write them: an unknown version or type is an error of a class of its own
         return "unreadable"
-    return ascii(subject[:SUBJECT_CHARACTERS_MAX])[1:-1]
+    return ascii(text[:SUBJECT_CHARACTERS_MAX])[1:-1]
 
 
 def first_certificate(message: bytes) -> bytes | None:

@@ -29,11 +29,14 @@ class TlsTransport(asyncio.Protocol):
         *,
         on_opened: Callable[[], None],
         on_failed: Callable[[str], None],
+        admit: Callable[[TlsTransport], str | None] | None = None,
     ) -> None:
+        """`admit` says why the other end is refused, by what it has shown; None: it is not."""
         self._session = session
         self._above = above
         self._on_opened = on_opened
         self._on_failed = on_failed
+        self._admit = admit
         self._transport: asyncio.Transport | None = None
         self._opened = False
         self._closing = False
@@ -69,7 +72,11 @@ class TlsTransport(asyncio.Protocol):
                 self._error = TlsError("the other end makes TLS answer, and reads nothing")
                 self.abort()
                 return
-        if session.established and not self._opened:
+        if session.established and not self._opened and not self._closing:
+            refused = None if self._admit is None else self._admit(self)
+            if refused is not None:
+                self._fail(TlsError(refused))
+                return
             self._opened = True
             self._on_opened()
             self._above.connection_made(self)  # type: ignore[arg-type]  # has what the protocols above use
@@ -117,6 +124,19 @@ class TlsTransport(asyncio.Protocol):
         self._send()
         if self._transport is not None:
             self._transport.close()
+
+    def shown_certificate(self) -> bytes | None:
+        """What the other end has shown, in DER; None if it was not asked, or showed none."""
+        return self._session.shown_certificate()
+
+    def shown_names(self) -> tuple[tuple[str, str], ...]:
+        """What that certificate is for."""
+        return self._session.shown_names()
+
+    def refuse(self, why: str) -> None:
+        """Abort a connection that must not be any more; the protocol above gets a `TlsError`."""
+        self._error = self._error or TlsError(why)
+        self.abort()
 
     def abort(self) -> None:
         self._closing = True

@@ -1,7 +1,7 @@
 //! A chunk of input: its frames, the header of each send and pull, the body of a batch, the record of a message.
 #![no_main]
 
-use brokerset_native::acks::read_ack;
+use brokerset_native::acks::{SignedAck, read_ack};
 use brokerset_native::batches::read_batch;
 use brokerset_native::frames::frame_at;
 use brokerset_native::headers::{SendHeader, Signed, read_send};
@@ -25,7 +25,10 @@ fuzz_target!(|data: &[u8]| {
             assert!(pull.group.len() + pull.topic.len() < frame.header.len());
             continue;
         }
-        if let Some(ack) = read_ack(frame.header) {
+        let mut signed_ack = SignedAck::default();
+        if let Some(ack) = read_ack(frame.header, &mut signed_ack) {
+            let pieces = signed_ack.pieces(b"");
+            assert!(pieces.map(<[u8]>::len).sum::<usize>() < frame.header.len());
             assert!(ack.names.handle.len() + ack.names.topic.len() < frame.header.len());
             continue;
         }

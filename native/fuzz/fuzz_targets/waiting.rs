@@ -8,7 +8,10 @@ use libfuzzer_sys::fuzz_target;
 const TOPICS: [&[u8]; 2] = [b"RMQ_SYS_TRANS_HALF_TOPIC", b"T"];
 
 fuzz_target!(|data: &[u8]| {
-    if let Some(end) = ends::read_end(data) {
+    let mut signed = ends::SignedEnd::default();
+    if let Some(end) = ends::read_end(data, &mut signed) {
+        let pieces = signed.pieces(b"");
+        assert!(pieces.map(<[u8]>::len).sum::<usize>() <= data.len());
         assert!(end.group.len() + end.ids[0].len() + end.ids[1].len() <= data.len());
     }
     asides::is_plain_half(data, 0);

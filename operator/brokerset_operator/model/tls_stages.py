@@ -6,7 +6,9 @@ stage to the next is in `staging`. Pods of two stages next to each other always 
 * below `ACCEPTING` all connect plain, and ports of members refuse TLS, as nobody knows an authority;
 * `ACCEPTING` pods take TLS at each port, plain too, and connect plain;
 * `CONNECTING` pods connect by TLS, and still take plain;
-* `ENFORCING` pods refuse plain.
+* `ENFORCING` pods refuse plain;
+* `ASKING` pods show their certificate to whoever asks, and ask clients, who need not show any;
+* `REQUIRING` pods refuse clients that show none.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ ANNOTATION: Final = f"{names.DOMAIN}/tls"
 
 VOLUME: Final = "tls"
 TRUST_VOLUME: Final = "tls-trust"
-"""Names of the volumes of a pod with its certificate, and with whom it trusts."""
+CLIENTS_VOLUME: Final = "tls-clients"
+"""Names of the volumes of a pod with its certificate, with whom it trusts, and who signs clients."""
 
 
 class TlsStage(IntEnum):
@@ -39,6 +42,8 @@ class TlsStage(IntEnum):
     ACCEPTING = 1
     CONNECTING = 2
     ENFORCING = 3
+    ASKING = 4
+    REQUIRING = 5
 
 
 LADDER: Final = Ladder(
@@ -64,6 +69,8 @@ class TlsStep:
 def wanted_stage(manifest: BrokerSet) -> TlsStage:
     """Where a set is to get."""
     tls = manifest.spec.tls
+    if tls.clients_mode != "none":
+        return TlsStage.REQUIRING if tls.clients_mode == "require" else TlsStage.ASKING
     if tls.mode == "enforcing":
         return TlsStage.ENFORCING
     return TlsStage.SERVING if trust_config_map(manifest) is None else TlsStage.ACCEPTING
@@ -92,9 +99,23 @@ def connects_by_tls(pods: Mapping[str, Object]) -> bool:
     connects shows whether the certificate is any good, and if not the operator has to see the others.
     """
     stages = [_stage(pod.get("metadata") or {}) for _, pod in processes(pods)]
-    if TlsStage.ENFORCING in stages:
+    if max(stages, default=TlsStage.SERVING) >= TlsStage.ENFORCING:
         return True
     return min(stages, default=TlsStage.SERVING) >= TlsStage.CONNECTING
+
+
+def jobs_use_tls(manifest: BrokerSet, pods: Mapping[str, Object]) -> bool:
+    """Whether a job that begins now connects to the set by TLS; `manifest` says whom to trust.
+
+    On the way to `enforcing` as soon as all pods take it, so that none is refused before its end; else as
+    long as one refuses plain, or all pods use it themselves.
+    """
+    stages = [_stage(pod.get("metadata") or {}) for _, pod in processes(pods)]
+    enforcing = wanted_stage(manifest) >= TlsStage.ENFORCING
+    if max(stages, default=TlsStage.SERVING) >= TlsStage.ENFORCING or (enforcing and not stages):
+        return True
+    least = TlsStage.ACCEPTING if enforcing else TlsStage.CONNECTING
+    return min(stages, default=TlsStage.SERVING) >= least
 
 
 def forgotten(observed: Observed) -> str | None:
@@ -110,11 +131,18 @@ def forgotten(observed: Observed) -> str | None:
     }
     is_own, was_own = own == (certificate_secret(observed.manifest), trusted), own in before
     another = trusted is not None and bool(before) and (is_own != was_own or _trust_is_foreign(observed))
-    if trusted is not None and not another and spec.controllers.ref is None:
+    served = trusted is not None and not another and spec.controllers.ref is None
+    if served and spec.tls.clients is not None:
         return None  # the manifest has a Secret, too
     pods = (pod.get("metadata") or {} for _, pod in processes(observed.pods))
     stages = [_stage(metadata) for metadata in (*pods, *template_metadata(observed))]
-    if max(stages, default=TlsStage.SERVING) < TlsStage.CONNECTING:
+    highest = max(stages, default=TlsStage.SERVING)
+    if highest >= TlsStage.ASKING and spec.tls.clients is None:
+        return (
+            "spec.tls.clients: pods of the set ask clients for certificates; put it back with mode: none, and"
+            " take it out when Progressing says Done"
+        )
+    if served or highest < TlsStage.CONNECTING:
         return None
     if another:
         trusts = ", ".join(sorted({str(trust) for _, trust in before}))

@@ -10,6 +10,8 @@ import zlib
 from dataclasses import dataclass
 from typing import Final
 
+from brokerset_operator.model import claim_reasons
+from brokerset_operator.model.verdict import WAIT_SECONDS, Verdict
 from brokerset_operator.ordered_subjects import reasons
 from brokerset_operator.ordered_subjects.observed import (
     Create,
@@ -25,9 +27,6 @@ from brokerset_operator.ordered_subjects.observed import (
 from brokerset_protocol.bodies.ordered import SubjectState
 from brokerset_protocol.subject_words import PartitionStatus
 
-WAIT_SECONDS: Final = 5.0
-"""Pause before the next try at what others must mend: no leader, no master, members of a group."""
-
 SCALING_SECONDS: Final = 1.0
 """Pause while partitions are on their way; with all brokers up that takes a fraction of it."""
 
@@ -39,20 +38,6 @@ DEFAULT_ROUTE_GROUPS: Final = 2
 
 PROBLEMS_SHOWN_MAX: Final = 8
 """Problems in one message; the others are counted."""
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What a reconcile found: the condition Ready, and what goes with it."""
-
-    ready: bool
-    reason: str
-    message: str
-    again_seconds: float | None = None
-    """None: not before the next regular reconcile."""
-
-    refusal: str | None = None
-    """What controllers said when they refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +96,7 @@ def conflict(observed: Observed) -> Verdict | None:
                 f"the subject {state.name} belongs to another set of the same controllers, and has partitions"
                 f" on {', '.join(elsewhere)}; create another Subject, with another spec.subject"
             )
-            return Verdict(False, reasons.NAME_TAKEN, text)
+            return Verdict(False, claim_reasons.NAME_TAKEN, text)
         if state.order_strategy is not wanted.order:
             text = (
                 f"the subject {state.name} is there already, and is {state.order_strategy}, not"
@@ -142,7 +127,7 @@ def judge(observed: Observed, refusal: str | None = None) -> Verdict:
     state = observed.state
     if state is None:
         text = f"no group of BrokerSet {observed.set_name} has a living master, so there is none to choose"
-        return Verdict(False, reasons.NO_MASTER, text, WAIT_SECONDS)
+        return Verdict(False, claim_reasons.NO_MASTER, text, WAIT_SECONDS)
     progress = progress_of(observed)
     if progress.scaling:
         return Verdict(False, reasons.PARTITIONS_WAIT, progress.message, SCALING_SECONDS)
@@ -163,7 +148,9 @@ def _judge_open(observed: Observed, state: SubjectState) -> Verdict:
         return Verdict(False, reasons.GROUP_LEAVES, text, WAIT_SECONDS)
     if state.problems:
         return Verdict(False, reasons.IMPAIRED, _joined(state.problems), WAIT_SECONDS)
-    return Verdict(True, reasons.AS_WANTED, f"{len(places)} partitions take messages, on {counted(places)}")
+    return Verdict(
+        True, claim_reasons.AS_WANTED, f"{len(places)} partitions take messages, on {counted(places)}"
+    )
 
 
 def progress_of(observed: Observed) -> Progress:

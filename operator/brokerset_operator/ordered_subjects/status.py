@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from brokerset_operator.model.verdict import Verdict, condition, status_with
 from brokerset_operator.ordered_subjects import reasons
 from brokerset_operator.ordered_subjects.observed import newest, open_count, with_status
-from brokerset_operator.ordered_subjects.plan import Progress, Verdict
+from brokerset_operator.ordered_subjects.plan import Progress
 from brokerset_protocol.bodies.ordered import ConsumerGroupState, SubjectState
 from brokerset_protocol.subject_words import PartitionStatus
 
 GROUPS_SHOWN_MAX: Final = 64
 """Groups of consumers in a status; the CRD allows no more."""
-
-MESSAGE_LENGTH_MAX: Final = 4096
-"""Longest text of a condition."""
 
 NAME_LENGTH_MAX: Final = 127
 """Longest name in a status; an object that is invalid may have a longer one."""
@@ -38,36 +36,18 @@ def status_of(
     `progress` is None when controllers were not asked: what they said before stays then.
     """
     before: Mapping[str, Any] = live.get("status") or {}
-    generation = int(live["metadata"].get("generation") or 1)
-    found: dict[str, Any] = {
-        "observedGeneration": generation,
-        "phase": "Ready" if verdict.ready else verdict.reason,
-        "subject": name[:NAME_LENGTH_MAX],
-    }
-    old = {one["type"]: one for one in before.get("conditions") or () if "type" in one}
-
-    def condition(kind: str, holds: bool, reason: str, message: str) -> dict[str, Any]:
-        status, was = "True" if holds else "False", old.get(kind, {})
-        since = was.get("lastTransitionTime") if was.get("status") == status else None
-        return {
-            "type": kind,
-            "status": status,
-            "observedGeneration": generation,
-            "reason": reason,
-            "message": message[:MESSAGE_LENGTH_MAX],
-            "lastTransitionTime": since or moment,
-        }
-
-    conditions = [condition(reasons.READY, verdict.ready, verdict.reason, verdict.message)]
+    found = {**status_with(live, verdict, moment), "subject": name[:NAME_LENGTH_MAX]}
+    conditions: list[Mapping[str, Any]] = found["conditions"]
     if progress is not None:
         found |= {} if state is None else _agreed(state)
-        conditions.append(condition(reasons.SCALING, progress.scaling, progress.reason, progress.message))
+        scaling = progress.scaling, progress.reason, progress.message
+        conditions.append(condition(live, reasons.SCALING, *scaling, moment))
     else:
         found |= {key: before[key] for key in KEPT if key in before}
-        conditions += [old[reasons.SCALING]] if reasons.SCALING in old else []
+        conditions += [one for one in before.get("conditions") or () if one.get("type") == reasons.SCALING]
     if verdict.refusal is not None:
-        conditions.append(condition(reasons.REFUSED, True, verdict.reason, verdict.refusal))
-    return {**found, "conditions": conditions}
+        conditions.append(condition(live, reasons.REFUSED, True, verdict.reason, verdict.refusal, moment))
+    return found
 
 
 def _agreed(state: SubjectState) -> dict[str, Any]:

@@ -183,6 +183,8 @@ def tls_status(facts: Facts) -> dict[str, Any]:
     }
     if (trusted := trust_config_map(facts.manifest)) is not None:
         found["trustConfigMap"] = trusted
+    if (clients := facts.manifest.spec.tls.clients_mode) != "none":
+        found["clients"] = clients
     match facts.observed.certificates:
         case OwnCertificates(problem=None, authority=authority, certificate=certificate) as own:
             if certificate is not None and certificate.shown is not None:

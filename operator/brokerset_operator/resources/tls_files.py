@@ -17,7 +17,13 @@ from typing import Final
 
 from brokerset_operator.model import names
 from brokerset_operator.model.certificates import certificate_secret, trust_config_map
-from brokerset_operator.model.tls_stages import ANNOTATION, TRUST_VOLUME, VOLUME, TlsStage
+from brokerset_operator.model.tls_stages import (
+    ANNOTATION,
+    CLIENTS_VOLUME,
+    TRUST_VOLUME,
+    VOLUME,
+    TlsStage,
+)
 from brokerset_operator.resources.set_facts import NewObject, SetFacts
 
 CONFIG_FILE: Final = "tls.properties"
@@ -34,6 +40,7 @@ KEY_FILE: Final = "tls.key"
 """Names that Kubernetes gives the entries of a Secret of type `kubernetes.io/tls`."""
 
 TRUST_FOLDER: Final = "/etc/brokerset-trust"
+CLIENTS_FOLDER: Final = "/etc/brokerset-clients"
 AUTHORITIES_FILE: Final = "ca.crt"
 """Entry of the ConfigMap with authorities, as in Kubernetes' own `kube-root-ca.crt`."""
 
@@ -114,6 +121,16 @@ def tls_config_file(facts: SetFacts) -> dict[str, str]:
         TlsStage.CONNECTING: connecting,
         TlsStage.ENFORCING: enforcing,
     }
+    if facts.manifest.spec.tls.clients is not None:
+        asking = {
+            **enforcing,
+            "tls.client.certPath": serving["tls.server.certPath"],
+            "tls.client.keyPath": serving["tls.server.keyPath"],
+            "tls.server.trustCertPath": f"{CLIENTS_FOLDER}/{AUTHORITIES_FILE}",
+            "tls.server.need.client.auth": "optional",
+        }
+        of_stages[TlsStage.ASKING] = asking
+        of_stages[TlsStage.REQUIRING] = {**asking, "tls.server.need.client.auth": "require"}
     return files | {STAGE_FILES[stage]: _text(values) for stage, values in of_stages.items()}
 
 
@@ -126,12 +143,17 @@ def tls_volumes(facts: SetFacts) -> list[NewObject]:
     secret = {"secretName": name, "items": items, "defaultMode": READABLE_BY_GROUP}
     found: list[NewObject] = [{"name": VOLUME, "secret": secret}]
     if facts.tls_stage > TlsStage.SERVING:
-        trusted = {
-            "name": trust_config_map(facts.manifest),
-            "items": [{"key": AUTHORITIES_FILE, "path": AUTHORITIES_FILE}],
-        }
-        found.append({"name": TRUST_VOLUME, "configMap": trusted})
+        found.append(_authorities(TRUST_VOLUME, trust_config_map(facts.manifest)))
+    clients = facts.manifest.spec.tls.clients
+    if facts.tls_stage >= TlsStage.ASKING:
+        assert clients is not None, "a manifest without is refused until pods are back"
+        found.append(_authorities(CLIENTS_VOLUME, clients.trust_config_map))
     return found
+
+
+def _authorities(volume: str, config_map: str | None) -> NewObject:
+    items = [{"key": AUTHORITIES_FILE, "path": AUTHORITIES_FILE}]
+    return {"name": volume, "configMap": {"name": config_map, "items": items}}
 
 
 def tls_mounts(facts: SetFacts) -> list[NewObject]:
@@ -141,6 +163,8 @@ def tls_mounts(facts: SetFacts) -> list[NewObject]:
     found: list[NewObject] = [{"name": VOLUME, "mountPath": SECRET_FOLDER, "readOnly": True}]
     if facts.tls_stage > TlsStage.SERVING:
         found.append({"name": TRUST_VOLUME, "mountPath": TRUST_FOLDER, "readOnly": True})
+    if facts.tls_stage >= TlsStage.ASKING:
+        found.append({"name": CLIENTS_VOLUME, "mountPath": CLIENTS_FOLDER, "readOnly": True})
     return found
 
 

@@ -5,11 +5,17 @@ from __future__ import annotations
 from typing import Final
 
 from brokerset_operator.store_jobs import labels
+from brokerset_operator.store_jobs.broker_access import BrokerAccess, BrokerTrust
 from brokerset_operator.store_jobs.job_objects import STATUS_FILE, engine_options
 from brokerset_operator.store_jobs.job_parts import JobFacts, Mounted
 from brokerset_operator.store_jobs.observed import ObservedExport
 from brokerset_operator.store_jobs.schedule import Run
-from brokerset_spec.store_export_manifest import ExportCatalog, ExportSpec, ExportTarget
+from brokerset_spec.store_export_manifest import (
+    BrokerCredentials,
+    ExportCatalog,
+    ExportSpec,
+    ExportTarget,
+)
 
 TARGET_MOUNT: Final = "/target"
 
@@ -64,7 +70,14 @@ def export_job(observed: ObservedExport, run: Run) -> JobFacts:
         engine="spark",
         executors=spec.executors,
         secrets=_secrets(spec),
+        access=_access(spec.credentials, exported.trust),
     )
+
+
+def _access(credentials: BrokerCredentials | None, trust: BrokerTrust | None) -> BrokerAccess:
+    if credentials is None:
+        return BrokerAccess(trust)
+    return BrokerAccess(trust, credentials.secret_name, credentials.certificate_secret_name)
 
 
 def address_of(target: ExportTarget) -> str:

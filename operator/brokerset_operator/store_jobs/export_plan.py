@@ -146,6 +146,12 @@ class _Decision(RunDecision[RunMemory, ExportStatus]):
         problem = why_no_jobs(self.observed, spec.image, spec.executors, "jobs run")
         if problem is None and exported.problem is not None:
             return "False", *exported.problem
+        given = spec.credentials
+        if problem is None and exported.checks_users and (given is None or given.secret_name is None):
+            return "False", reasons.NO_CREDENTIALS, unsigned(exported.name)
+        shows = given is not None and given.certificate_secret_name is not None
+        if problem is None and exported.requires_certificates and not shows:
+            return "False", reasons.NO_CREDENTIALS, unshown(exported.name)
         writer = self.observed.taken_by
         if problem is None and writer is not None and self.work.run is None:
             self.again(WAIT_SECONDS)  # nothing tells when the other one goes
@@ -164,6 +170,23 @@ class _Decision(RunDecision[RunMemory, ExportStatus]):
         jobs = (f"Job {name}" for name in seen.jobs if seen.outcome(name).state == "running")
         pods = (f"pod {name}" for name, pod in seen.pods.items() if _may_write(pod))
         return next(chain(jobs, pods), None)
+
+
+def unsigned(broker_set: str) -> str:
+    """What is said of an export that signs nothing, of a set that checks who signs."""
+    return (
+        f"the BrokerSet {broker_set} checks who signs, and the export has no user: name in"
+        " credentials.secretName the Secret of a User with Get and Sub on the topics and Sub on"
+        " Group:TOOLS_CONSUMER"
+    )
+
+
+def unshown(broker_set: str) -> str:
+    """What is said of an export without a certificate, of a set that serves nobody without."""
+    return (
+        f"the BrokerSet {broker_set} requires certificates of clients, and the export has none: name in"
+        " credentials.certificateSecretName a Secret with tls.crt and tls.key, of an authority of clients"
+    )
 
 
 def _may_write(pod: Object) -> bool:

@@ -18,6 +18,7 @@ from brokerset_operator.resources.pod_parts import (
 )
 from brokerset_operator.resources.quantities import amount_of
 from brokerset_operator.resources.set_facts import NewObject
+from brokerset_operator.store_jobs.broker_access import access_mounts, access_variables, access_volumes
 from brokerset_operator.store_jobs.job_parts import (
     TMP_SIZE,
     JobFacts,
@@ -138,10 +139,11 @@ def _pod_spec(facts: JobFacts) -> NewObject:
 
 def _container(facts: JobFacts) -> NewObject:
     mounts = [_mount(each) for each in facts.mounts]
-    mounts += [*facts.volume_mounts, {"name": "tmp", "mountPath": "/tmp"}]
+    mounts += [*facts.volume_mounts, *access_mounts(facts.access), {"name": "tmp", "mountPath": "/tmp"}]
     variables: list[NewObject] = [
         {"name": "HOME", "value": "/tmp"},
         {"name": "SPARK_LOCAL_DIRS", "value": LOCAL_FOLDER},
+        *access_variables(facts.access),
     ]
     found: NewObject = {
         "name": CONTAINER,
@@ -186,7 +188,8 @@ def _volumes(facts: JobFacts) -> list[NewObject]:
         if each.read_only:
             claim["readOnly"] = True
         found.append({"name": each.name, "persistentVolumeClaim": claim})
-    found += [*facts.volumes, {"name": "tmp", "emptyDir": {"sizeLimit": TMP_SIZE}}]
+    found += [*facts.volumes, *access_volumes(facts.access, facts.name)]
+    found.append({"name": "tmp", "emptyDir": {"sizeLimit": TMP_SIZE}})
     if facts.executors.instances:
         found += [token_volume(), {"name": "template", "configMap": {"name": account_name(facts.name)}}]
     return found

@@ -8,6 +8,7 @@ from typing import Final
 
 from brokerset_operator.resources.set_facts import NewObject
 from brokerset_operator.store_jobs import labels
+from brokerset_operator.store_jobs.broker_access import BrokerAccess, config_data, config_map_name
 from brokerset_spec.pod_template import PodTemplate
 from brokerset_spec.store_job_parts import Executors, RunLimits
 
@@ -62,6 +63,9 @@ class JobFacts:
     secrets: Sequence[str] = ()
     """Secrets whose entries are environment variables of the job and of its executors."""
 
+    access: BrokerAccess = field(default_factory=BrokerAccess)
+    """How the job and its executors connect to brokers."""
+
 
 def metadata_of(facts: JobFacts, name: str) -> NewObject:
     """Of an object that belongs to the job."""
@@ -76,6 +80,22 @@ def metadata_of(facts: JobFacts, name: str) -> NewObject:
 def labels_of(facts: JobFacts) -> dict[str, str]:
     """Of an object that belongs to the job."""
     return labels.labels(facts.kind, facts.owner, run=facts.run, step=facts.step, **facts.labels)
+
+
+def access_objects(facts: JobFacts) -> tuple[NewObject, ...]:
+    """What must be there before the job so that it can connect to brokers."""
+    access = facts.access
+    if access.trust is None:
+        return ()
+    data = config_data(access.trust, shows_certificate=access.certificate is not None)
+    return (
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": metadata_of(facts, config_map_name(facts.name)),
+            "data": data,
+        },
+    )
 
 
 def variables_of(facts: JobFacts) -> NewObject:

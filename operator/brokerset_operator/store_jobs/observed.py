@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from brokerset_operator.model.observed import Meta, Object
 from brokerset_operator.plan.conditions import Verdict
+from brokerset_operator.store_jobs.broker_access import BrokerTrust
 from brokerset_operator.store_jobs.outcomes import Outcome, outcome_of, pods_of
 from brokerset_spec.pod_template import PodTemplate
 from brokerset_spec.problems import Problem
@@ -135,6 +136,15 @@ class ExportedSet:
     name: str
     name_servers: str
     """Address of its name servers, as `host:port`."""
+
+    trust: BrokerTrust | None = None
+    """Whom its jobs trust when they connect by TLS; None: they connect plain."""
+
+    checks_users: bool = False
+    """Whether it serves only who signs, or is on the way there."""
+
+    requires_certificates: bool = False
+    """Whether it serves only who shows a certificate, or is on the way there."""
 
     problem: tuple[str, str] | None = None
     """Why it cannot be exported now: in one word, and what to do."""

@@ -28,6 +28,8 @@ CONTROLLERS_SILENT: Final = "ControllersSilent"
 NOBODY_REGISTERED: Final = "NobodyRegistered"
 NO_IMAGE: Final = "NoImage"
 EXECUTORS_FORBIDDEN: Final = "ExecutorsForbidden"
+NO_TRUST: Final = reasons.NO_TRUST
+NO_CREDENTIALS: Final = reasons.NO_CREDENTIALS
 TARGET_TAKEN: Final = "TargetTaken"
 """Also of a StoreMigration."""
 

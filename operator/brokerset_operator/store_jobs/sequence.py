@@ -18,7 +18,7 @@ from brokerset_operator.plan.objects import part, text, time_text
 from brokerset_operator.resources.set_facts import NewObject
 from brokerset_operator.store_jobs import reasons
 from brokerset_operator.store_jobs.job_objects import job_object
-from brokerset_operator.store_jobs.job_parts import JobFacts
+from brokerset_operator.store_jobs.job_parts import JobFacts, access_objects
 from brokerset_operator.store_jobs.observed import ObservedJobs
 from brokerset_operator.store_jobs.outcomes import Summary, error_text, read_summary
 from brokerset_operator.store_jobs.pod_failures import EXECUTOR, LATE, is_executor
@@ -77,8 +77,10 @@ def invalid(observed: ObservedJobs) -> Verdict:
 
 
 def made(observed: ObservedJobs, facts: JobFacts) -> tuple[ApplyObject, ...]:
-    """Make a Job, and before it what its executors need and is not there."""
-    needed = executor_objects(facts, observed.spark_role) if facts.executors.instances else ()
+    """Make a Job, and before it what it and its executors need and is not there."""
+    needed = access_objects(facts)
+    if facts.executors.instances:
+        needed += executor_objects(facts, observed.spark_role)
     missing = [
         each for each in needed if f"{each['kind']}/{each['metadata']['name']}" not in observed.objects
     ]

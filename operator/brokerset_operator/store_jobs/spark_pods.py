@@ -16,6 +16,7 @@ from brokerset_operator.resources.pod_parts import (
 from brokerset_operator.resources.quantities import amount_of, canonical
 from brokerset_operator.resources.set_facts import NewObject
 from brokerset_operator.store_jobs import labels
+from brokerset_operator.store_jobs.broker_access import access_mounts, access_variables, access_volumes
 from brokerset_operator.store_jobs.job_parts import (
     TMP_SIZE,
     JobFacts,
@@ -166,13 +167,16 @@ def _executor_template(facts: JobFacts) -> str:
         "containers": [
             {
                 "name": EXECUTOR_CONTAINER,
-                "env": [{"name": "HOME", "value": "/tmp"}],
+                "env": [{"name": "HOME", "value": "/tmp"}, *access_variables(facts.access)],
                 **variables_of(facts),
                 "securityContext": container_security(),
-                "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+                "volumeMounts": [*access_mounts(facts.access), {"name": "tmp", "mountPath": "/tmp"}],
             }
         ],
-        "volumes": [{"name": "tmp", "emptyDir": {"sizeLimit": TMP_SIZE}}],
+        "volumes": [
+            *access_volumes(facts.access, facts.name),
+            {"name": "tmp", "emptyDir": {"sizeLimit": TMP_SIZE}},
+        ],
     }
     template = {
         "apiVersion": "v1",

@@ -51,6 +51,8 @@ class Questions:
         self._compacted: dict[str, bool] = {}
         self._unsure: dict[QueueKey, float] = {}
         """Since when brokers do not give the last record, by a monotonic clock."""
+        self.denied: RequestRefused | None = None
+        """What a broker last refused for want of rights; its queues are left out as if it did not answer."""
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     async def topics(self) -> list[str]:
@@ -139,11 +141,19 @@ class Questions:
                 if isinstance(error, RequestRefused) and error.code == ResponseCode.TOPIC_NOT_EXIST:
                     return {}
                 reason = str(error)
+                if self._is_denied(error):  # asking again changes nothing
+                    deadline = 0.0
             if asyncio.get_running_loop().time() > deadline:
                 _LOG.warning("topic %s: broker %s: %s", topic, broker, reason)
                 return None
             await asyncio.sleep(AGAIN_SECONDS)
             self._instance.forget_route(topic)
+
+    def _is_denied(self, error: ClientError) -> bool:
+        if isinstance(error, RequestRefused) and error.code == ResponseCode.NO_PERMISSION:
+            self.denied = error
+            return True
+        return False
 
     async def compacted(self, topics: Iterable[str]) -> frozenset[str]:
         """Those whose queues may have holes, as brokers keep only the last message of each key. OptionsError
@@ -160,6 +170,7 @@ class Questions:
                     policy = config.attributes.get("cleanup.policy", "")
                     self._compacted[topic] = policy.upper() == "COMPACTION"
             except ClientError as error:
+                self._is_denied(error)
                 _LOG.info("topic %s: its settings were not learned: %s", topic, error)
         return frozenset(topic for topic in topics if self._compacted.get(topic))
 
@@ -228,6 +239,7 @@ class Questions:
         found: dict[QueueKey, Mark | None] = {}
         for key, answer in zip(keys, answers, strict=True):
             if isinstance(answer, ClientError):
+                self._is_denied(answer)
                 _LOG.warning("%s: no record before %d was learned: %s", key, places[key], answer)
                 self._instance.forget_route(key.topic)
             elif isinstance(answer, BaseException):

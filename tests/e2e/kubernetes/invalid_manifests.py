@@ -488,6 +488,29 @@ CONTRADICTIONS: Final = (
         tls={"authority": {"authorityDays": 100}},
     ),
     _spec(
+        "certificates of clients without an authority of the set's own",
+        "spec.tls.clients: Forbidden: asks clients for certificates, which needs mode enforcing and an authority",
+        "spec.tls.clients: asks clients for certificates, which needs mode enforcing and an authority",
+        tls={
+            "mode": "enforcing",
+            "secretName": "orders-tls",
+            "trustConfigMap": "orders-authorities",
+            "clients": {"mode": "require", "trustConfigMap": "shop-clients"},
+        },
+    ),
+    _spec(
+        "certificates of clients where plain requests are served",
+        "spec.tls.clients: Forbidden: asks clients for certificates, which needs mode enforcing and an authority",
+        "spec.tls.clients: asks clients for certificates, which needs mode enforcing and an authority",
+        tls={"authority": {}, "clients": {"mode": "optional", "trustConfigMap": "shop-clients"}},
+    ),
+    _spec(
+        "certificates of clients of nobody knows whom",
+        "spec.tls.clients.trustConfigMap: Required value",
+        "spec.tls.clients.trustConfigMap: ",
+        tls={"authority": {}, "mode": "enforcing", "clients": {"mode": "require"}},
+    ),
+    _spec(
         "TLS alone by cert-manager, without what pods trust",
         "spec.tls.trustConfigMap: Forbidden: is missing, and mode enforcing needs what pods and operator trust",
         "spec.tls.trustConfigMap: is missing, and mode enforcing needs what pods and operator trust",

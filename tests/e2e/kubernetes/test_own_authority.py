@@ -1,4 +1,4 @@
-"""A set with an authority of its own, whose certificate and authority are renewed while clients send."""
+"""A set with an authority of its own: what is renewed, or asked of clients, while these send."""
 
 from __future__ import annotations
 
@@ -12,7 +12,17 @@ from collections.abc import Iterator
 import pytest
 from tests.e2e.kubernetes.deployed import RATE, Deployed, Load
 from tests.e2e.kubernetes.rig import Cluster, say, until
-from tests.e2e.kubernetes.test_tls import FOLDER, SAVE, answers, give_files, stages
+from tests.e2e.kubernetes.test_tls import (
+    CHANGE_SECONDS,
+    FOLDER,
+    SAVE,
+    VARIABLE,
+    answers,
+    give_files,
+    stages,
+)
+
+from brokerset_runtime.tls.authority import Authority
 
 SECRET = "orders-certificate"
 CONFIG_MAP = "orders-authority"
@@ -124,3 +134,52 @@ def test_certificate_and_authority_are_renewed_under_load_and_no_send_fails(
     status = orders.status["tls"]
     assert status["authority"]["trusted"] == 1
     assert "PRIVATE" not in json.dumps(orders.status)
+
+
+@pytest.mark.slow
+def test_a_running_set_comes_to_require_certificates_of_clients_while_these_send(
+    chart: Cluster, namespace: str
+) -> None:
+    """Step by step nobody is kept out who shows one: pods, probes, operator and clients; then all others are."""
+    orders = Deployed(chart, namespace)
+    orders.create(replicas=2, tls={"authority": {}, "mode": "enforcing"})
+    orders.wait_settled(brokers=2)
+    client = orders.client()
+    unsigned = give_files(client, bundle(orders))
+    clients = Authority.make("clients of the shop")
+    issued = clients.issue("shop")
+    keys = {
+        "shop.pem": issued.certificate.decode(),
+        "shop.key": issued.key.decode(),
+        "shop.properties": f"tls.enable=true\ntls.client.trustCertPath={FOLDER}/ca.crt\n"
+        "tls.client.certPath=shop.pem\ntls.client.keyPath=shop.key\n",
+    }
+    for file, text in keys.items():
+        chart.execute(client.pod, namespace, "python", "-c", SAVE, f"{FOLDER}/{file}", given=text)
+    signed = {VARIABLE: f"{FOLDER}/shop.properties"}
+    asked = [
+        (f"orders-0-0.orders-0.{namespace}.svc:10911", "broker"),
+        (f"orders-controller-0.orders-controller.{namespace}.svc:9878", "status"),
+    ]
+    data = {"ca.crt": clients.certificate.decode()}
+    chart.apply(
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "shop-clients"}, "data": data},
+        namespace=namespace,
+    )
+    variables = [f"{name}={value}" for name, value in signed.items()]
+    create = ("brokerset", "topic", "create", "events", "--queues", "8", "--namesrv", client.namesrv)
+    chart.execute(client.pod, namespace, "env", *variables, *create)
+    load = Load(client, "events", rate=RATE, scan=True, env=signed)
+    with contextlib.ExitStack() as ending:
+        ending.callback(load.end)
+        load.goes_on()
+        orders.change(tls={"clients": {"mode": "require", "trustConfigMap": "shop-clients"}})
+        until("all pods require them", lambda: stages(orders) == {"requiring"}, CHANGE_SECONDS, pause=1)
+        orders.wait_settled(brokers=2)
+        load.goes_on()
+        verdict = load.finish()
+
+    say(f"certificates of clients required: {verdict}")
+    assert answers(client, asked, signed) == ["answered"] * 2
+    assert all(text.startswith("refused") for text in answers(client, asked, unsigned))
+    assert orders.status["tls"]["clients"] == "require"

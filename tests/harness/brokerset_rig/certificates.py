@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from brokerset_runtime.tls.authority import Authority
 
@@ -30,6 +34,41 @@ class Certificates:
         issued = self.authority.issue(name, hosts, lifetime=lifetime)
         for ending, data in (("pem", issued.certificate), ("key", issued.key)):
             self._replace(f"{name}.{ending}", data)
+
+    def revoke(
+        self,
+        *names: str,
+        file: str = "revoked.pem",
+        lifetime: timedelta = DAY,
+        age: timedelta = DAY,
+        by: Authority | None = None,
+    ) -> Path:
+        """Write the list of certificates that the authority, or `by`, has revoked: those of `names` alone.
+
+        It is `age` old, and good for `lifetime` from now.
+        """
+        by = by or self.authority
+        authority = x509.load_pem_x509_certificate(by.certificate)
+        key = serialization.load_pem_private_key(by.key, password=None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        now = datetime.now(UTC)
+        builder = (
+            x509.CertificateRevocationListBuilder()
+            .issuer_name(authority.subject)
+            .last_update(now - age)
+            .next_update(now + lifetime)
+        )
+        for name in names:
+            certificate = x509.load_pem_x509_certificate((self.folder / f"{name}.pem").read_bytes())
+            builder = builder.add_revoked_certificate(
+                x509.RevokedCertificateBuilder()
+                .serial_number(certificate.serial_number)
+                .revocation_date(now - age)
+                .build()
+            )
+        crl = builder.sign(key, hashes.SHA256())
+        self._replace(file, crl.public_bytes(serialization.Encoding.PEM))
+        return self.folder / file
 
     def config(self, name: str = "both", **values: str) -> Path:
         """Write `NAME.properties` for a server and client with the certificate `NAME`; `values` by Java's keys,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -58,15 +58,17 @@ async def read_all(name_servers: str, topic: str) -> list[MessageView]:
 
 
 @contextlib.contextmanager
-def threaded_servers(folder: Path, **changes: Any) -> Iterator[ThreadedServers]:
-    """A name server and one broker of these settings."""
+def threaded_servers(
+    folder: Path, name_server: Mapping[str, Any] | None = None, **changes: Any
+) -> Iterator[ThreadedServers]:
+    """A name server with the settings `name_server`, and one broker with the settings `changes`."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="servers of a test", daemon=True)
     thread.start()
     stack = contextlib.AsyncExitStack()
 
     async def start() -> ThreadedServers:
-        server = await stack.enter_async_context(running_name_server(folder))
+        server = await stack.enter_async_context(running_name_server(folder, **(name_server or {})))
         address = f"{HOST}:{server.port}"
         broker = await stack.enter_async_context(
             running_broker(folder / "store", namesrv_addr=address, **changes)

@@ -24,6 +24,7 @@ from brokerset_sim.kubernetes_wanted import (
     NAMESPACE,
     READ_AND_WRITE,
     UID,
+    certificates_of,
     permission_of,
     settings_of,
     started_with,
@@ -590,6 +591,7 @@ class Kubernetes:
                     and self.groups[name].master is not None
                 },
                 settings=said[4],
+                certificates=certificates_of(self.manifest, self.now),
                 now=self.now,
             ),
             min(objects[0], said[0]),

@@ -6,15 +6,36 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from brokerset_operator.model import access_stages, names
+from brokerset_operator.model.certificates import (
+    AuthoritySecret,
+    Certificate,
+    CertificateSecret,
+    OwnCertificates,
+)
 from brokerset_operator.model.observed import Object, Observed
 from brokerset_operator.model.tls_stages import ANNOTATION, TlsStage, next_step
 from brokerset_operator.resources.live_settings import restarting
 from brokerset_operator.resources.settings_files import BROKER_FILE, read_file
 from brokerset_operator.resources.wanted import Shape
+from brokerset_spec.manifest import BrokerSet
 
 NAME: Final = "orders"
 NAMESPACE: Final = "shop"
 UID: Final = "set-uid"
+
+YEARS_SECONDS: Final = 1e9
+GROUPS_MAX: Final = 100
+HOSTS: Final = frozenset(
+    f"{host}.{NAMESPACE}.svc"
+    for host in (
+        names.namesrv_service(NAME),
+        f"*.{names.controller_set(NAME)}",
+        f"*.{names.namesrv_pods_service(NAME)}",
+        *(f"*.{names.group_set(NAME, index)}" for index in range(GROUPS_MAX)),
+        *(names.master_service(NAME, index) for index in range(GROUPS_MAX)),
+    )
+)
+"""What a certificate is for, of whichever groups."""
 
 READ_ONLY: Final = 4
 READ_AND_WRITE: Final = 6
@@ -84,6 +105,20 @@ def _config_map(observed: Observed, name: str, data: dict[str, str]) -> Mapping[
         "metadata": _meta(observed, name, group),
         "data": {BROKER_FILE: text},
     }
+
+
+def certificates_of(manifest: BrokerSet, now: float) -> OwnCertificates | None:
+    """What an authority of the set's own has made, if there is to be one: good for years, for all names."""
+    if manifest.spec.tls.authority is None:
+        return None
+    of_all = Certificate(
+        fingerprint="f", made=now - 1, not_after=now + YEARS_SECONDS, names=HOSTS, pem="the only one"
+    )
+    return OwnCertificates(
+        authority=AuthoritySecret(version="1", signing=of_all),
+        certificate=CertificateSecret(version="1", shown=of_all, signed_by="f"),
+        published=((of_all, now - 1),),
+    )
 
 
 def settings_of(config_map: Object) -> dict[str, str]:

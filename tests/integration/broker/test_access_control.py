@@ -528,6 +528,26 @@ async def test_a_connection_that_is_refused_too_often_ends_and_that_of_the_other
         assert (await root.send("t")).code == 0
 
 
+@pytest.mark.parametrize("groups", [controlled_group, dledger_group])
+async def test_a_client_that_a_master_refuses_too_often_loses_its_connection_to_the_slave(
+    tmp_path: Path, groups: Groups
+) -> None:
+    """The master says what it has refused; the slave counts it, whose connection there is everybody's."""
+    async with groups(tmp_path, **GROUP_SETTINGS, refusals_max=5) as group:
+        master = await group.master()
+        slave = next(broker for broker in group.brokers.values() if broker is not master)
+        async with client_of(slave.port, ROOT) as root, client_of(slave.port) as stranger:
+            await root.create_topic("t")
+            await until_sent(root, "t")
+            answers = [await stranger.send("t") for _ in range(5)]
+            async with asyncio.timeout(60):
+                await stranger.connection.wait_closed()
+
+            assert [each.remark for each in answers] == ["username cannot be null."] * 5
+            assert not any("brokersetDenied" in each.ext for each in answers), "brokers alone see the mark"
+            await until_sent(root, "t")
+
+
 async def test_our_client_signs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients with credentials, of their own or of the environment, are served; others are not."""
     async with (

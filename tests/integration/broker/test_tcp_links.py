@@ -32,7 +32,7 @@ from brokerset_protocol.ha_packets import (
     encode_slave_handshake,
     encode_transfer_header,
 )
-from brokerset_rig.certificates import Certificates
+from brokerset_rig.certificates import LOOPBACK, Certificates
 from brokerset_rig.fake_replica_log import FakeReplicaLog
 from brokerset_rig.set_certificates import SetCertificates
 from brokerset_rig.steady_time import SteadyLoop, SteadyUvloop
@@ -206,6 +206,29 @@ async def test_a_client_of_the_set_with_its_certificate_is_no_slave_and_no_maste
                 await network.connect(f"127.0.0.1:{side.network.port}", 5)
             network.close()
             assert side.links == []
+
+
+async def test_a_member_without_one_of_the_names_is_no_slave_and_no_master(tmp_path: Path) -> None:
+    """By `tls.members.ha.names`; those of other ports do not count."""
+    certificates = SetCertificates(tmp_path)
+    names = {"tls_members_ha_names": "*.orders-0.shop.svc", "tls_members_raft_names": "nobody"}
+    broker = certificates.member("broker", (*LOOPBACK, "a.orders-0.shop.svc"), **names)
+    controller = certificates.member("controller")
+    async with master(tls=broker) as side:
+        network = TcpHaNetwork(host="127.0.0.1", port=0, tls=controller)
+        with pytest.raises(LinkClosed):
+            await (await network.connect(f"127.0.0.1:{side.network.port}", 60)).shake_hands(SLAVE)
+        network.close()
+        assert side.links == []
+        slave = TcpHaNetwork(host="127.0.0.1", port=0, tls=broker)
+        await slave.connect(f"127.0.0.1:{side.network.port}", 60)
+        await until(lambda: len(side.links) == 1, 60)
+        slave.close()
+    async with master(tls=controller) as side:
+        network = TcpHaNetwork(host="127.0.0.1", port=0, tls=broker)
+        with pytest.raises(LinkClosed, match=r"for none of \*\.orders-0\.shop\.svc"):
+            await network.connect(f"127.0.0.1:{side.network.port}", 60)
+        network.close()
 
 
 async def test_members_check_each_other_whatever_holds_for_clients(tmp_path: Path) -> None:

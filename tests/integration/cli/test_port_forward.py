@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -12,19 +13,23 @@ from typing import Any
 
 import pytest
 
+from brokerset_acl.signatures import Credentials
 from brokerset_cli.kubernetes.forwarding import Forwarding
 from brokerset_cli.kubernetes.kube_api import ApiFailed, KubeApi
 from brokerset_cli.kubernetes.streams import Streams
+from brokerset_cli.output import CommandFailed
 from brokerset_formats.config import DataVersion, TopicConfig
 from brokerset_kube.kinds import POD
 from brokerset_namesrv.app import NameServer
 from brokerset_protocol import headers
 from brokerset_protocol.bodies.registration import RegisterBrokerBody, TopicConfigTable
 from brokerset_protocol.bodies.routes import ClusterInfo, TopicRouteData
-from brokerset_protocol.codes import RequestCode
+from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
+from brokerset_rig.certificates import Certificates
 from brokerset_rig.fake_kube import FakeKube, kubeconfig
 from brokerset_runtime.remoting import Connection, ConnectionClosed, RemotingServer, connect
+from brokerset_runtime.tls import Tls
 from brokerset_spec.namesrv_settings import NamesrvSettings
 
 SECONDS_MAX = 20.0
@@ -34,22 +39,48 @@ ECHO = 42
 OWN = {"brokerset.io/set": "orders"}
 
 
-def pod(name: str) -> dict[str, Any]:
+AUTHORITIES = "orders-authorities"
+SERVER_NAME = "orders-namesrv.shop.svc"
+ROOT = Credentials("root", "root-key")
+CHECKED: dict[str, Any] = {
+    "authentication_enabled": True,
+    "init_authentication_user": json.dumps({"username": "root", "password": "root-key"}),
+    "inner_client_authentication_credentials": json.dumps({"accessKey": "inner", "secretKey": "inner-key"}),
+}
+
+
+class Secured:
+    """Certificates of a set that takes TLS alone."""
+
+    def __init__(self, folder: Path, name: str = SERVER_NAME) -> None:
+        self.made = Certificates(folder / "tls")
+        self.made.issue("pods", [name])
+        self.file = self.made.config("pods", tls_client_serverName=name)
+        self.tls = Tls(self.file)
+
+    @property
+    def authorities(self) -> str:
+        """Whom to trust, in PEM."""
+        return self.made.authority.certificate.decode()
+
+
+def pod(name: str, **annotations: str) -> dict[str, Any]:
     """A pod of the set `orders`."""
     resource = name.rpartition("-")[0]
     controller = resource.endswith("-controller")
     labels = {**OWN, "app.kubernetes.io/component": "controller" if controller else "broker"}
     if not controller:
         labels["brokerset.io/group"] = resource
-    metadata = {"name": name, "namespace": "shop", "labels": labels}
+    metadata = {"name": name, "namespace": "shop", "labels": labels, "annotations": annotations}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}
 
 
 class Cluster:
     """A name server and two brokers on this machine, which an API server shows as pods of a set."""
 
-    def __init__(self, kube: FakeKube) -> None:
+    def __init__(self, kube: FakeKube, secured: Secured | None = None) -> None:
         self.kube = kube
+        self.secured = secured
         self.brokers: dict[str, RemotingServer] = {}
 
     def lead_to(self, name: str) -> None:
@@ -69,8 +100,15 @@ class Cluster:
         def serve(connection: Connection, command: Command) -> Command:
             return command.reply(body=name.encode())
 
-        server = self.brokers[name] = RemotingServer({ECHO: serve})
+        tls = None if self.secured is None else self.secured.tls
+        server = self.brokers[name] = RemotingServer({ECHO: serve}, tls=tls)
         self.kube.ports[name, 10911] = await server.listen("127.0.0.1", 0)
+
+    def trust(self, authorities: str) -> None:
+        """Let the set's ConfigMap say whom to trust."""
+        metadata = {"name": AUTHORITIES, "namespace": "shop"}
+        data = {"ca.crt": authorities}
+        self.kube.put({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
 
     async def kill_broker(self, name: str) -> None:
         """End it, and all its connections."""
@@ -85,27 +123,36 @@ class Cluster:
 
 
 @asynccontextmanager
-async def cluster(folder: Path) -> AsyncIterator[Cluster]:
-    """The set `orders` with a master `orders-0-0` and a slave `orders-0-1`."""
+async def cluster(folder: Path, secured: Secured | None = None, **settings: Any) -> AsyncIterator[Cluster]:
+    """The set `orders` with a master `orders-0-0` and a slave `orders-0-1`; `settings` of the name server."""
     async with FakeKube() as kube:
         (folder / "kubeconfig").write_text(kubeconfig(kube.url, "shop"))
-        found = Cluster(kube)
+        found = Cluster(kube, secured)
+        tls: dict[str, Any] = {}
+        annotations: dict[str, str] = {}
+        if secured is not None:
+            tls = {"secretName": "orders-tls", "trustConfigMap": AUTHORITIES, "mode": "enforcing"}
+            annotations["brokerset.io/tls"] = "enforcing"
+            settings["tls_config_file"] = secured.file
+            found.trust(secured.authorities)
         kube.put(
             {
                 "apiVersion": "brokerset.io/v1alpha1",
                 "kind": "BrokerSet",
                 "metadata": {"name": "orders", "namespace": "shop"},
-                "spec": {},
+                "spec": {"tls": tls},
             }
         )
         names = ("orders-0-0", "orders-0-1", "orders-controller-0", "orders-controller-1")
         for name in names:
-            kube.put(pod(name))
+            kube.put(pod(name, **annotations))
         found.lead_to("orders-0-0")
-        server = NameServer(NamesrvSettings(kv_config_path=folder / "kv.json"))
+        server = NameServer(NamesrvSettings(kv_config_path=folder / "kv.json", **settings))
         await server.start("127.0.0.1", 0)
         worker = asyncio.create_task(server.run())
-        inside = await connect(f"127.0.0.1:{server.port}")
+        inside = await connect(
+            f"127.0.0.1:{server.port}", tls=None if secured is None else secured.tls, sign=ROOT.sign
+        )
         for broker_id, address in ((0, "orders-0-master.shop.svc"), (2, "orders-0-1.orders-0.shop.svc")):
             header = headers.RegisterBroker(
                 broker_name="orders-0",
@@ -132,11 +179,13 @@ async def cluster(folder: Path) -> AsyncIterator[Cluster]:
 
 
 @asynccontextmanager
-async def forwarding(folder: Path) -> AsyncIterator[tuple[Cluster, Forwarding]]:
+async def forwarding(
+    folder: Path, secured: Secured | None = None, authorities: str | None = None, **settings: Any
+) -> AsyncIterator[tuple[Cluster, Forwarding]]:
     """What forwards to that set; at the end no connection is left."""
-    async with cluster(folder) as there:
+    async with cluster(folder, secured, **settings) as there:
         with closing(KubeApi(kubeconfig=str(folder / "kubeconfig"))) as api:
-            found = Forwarding(api, "orders", 0)
+            found = Forwarding(api, "orders", 0, authorities)
             try:
                 yield there, found
             finally:
@@ -281,6 +330,140 @@ async def send_back(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
 def test_all_bytes_arrive_before_the_end(tmp_path: Path) -> None:
     """A megabyte there and back, and then the pod closes: nothing of it is lost."""
     asyncio.run(scenario_bytes(tmp_path))
+
+
+async def scenario_tls(folder: Path) -> None:
+    secured = Secured(folder)
+    async with forwarding(folder, secured) as (_, forwards):
+        port = await forwards.start(0)
+        client = await connect(f"127.0.0.1:{port}")
+        addresses = await routes(client)
+        assert await who(addresses[0]) == "orders-0-0"
+        assert await who(addresses[2]) == "orders-0-1"
+
+        by_itself = await connect(addresses[0], tls=secured.tls)
+        assert (await by_itself.call(Command(ECHO), SECONDS_MAX)).body == b"orders-0-0"
+        by_itself.close()
+        client.close()
+
+
+def test_plain_clients_reach_pods_that_take_tls_alone(tmp_path: Path) -> None:
+    """The bytes are encrypted here, for pods that show the set's certificate; who speaks TLS gets through."""
+    asyncio.run(scenario_tls(tmp_path))
+
+
+async def scenario_tls_bytes(folder: Path) -> None:
+    secured = Secured(folder)
+    async with forwarding(folder, secured) as (there, forwards):
+        await forwards.start(0)
+        block = bytes(range(256)) * 4096
+        server = await asyncio.start_server(send_back, "127.0.0.1", 0, ssl=secured.tls.server)
+        there.kube.ports["orders-0-0", 10911] = server.sockets[0].getsockname()[1]
+        port = next(line for line in forwards.lines() if "orders-0-0 127" in line).rpartition(":")[2]
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(port))
+
+        writer.write(len(block).to_bytes(4, "big") + block)
+        async with asyncio.timeout(SECONDS_MAX):
+            received = await reader.read(-1)
+
+        assert received == block
+        writer.close()
+        server.close()
+
+
+def test_all_bytes_arrive_by_tls_before_the_end(tmp_path: Path) -> None:
+    """A megabyte there and back in records of TLS, and then the pod closes: nothing of it is lost."""
+    asyncio.run(scenario_tls_bytes(tmp_path))
+
+
+async def scenario_another_certificate(folder: Path, secured: Secured, trusted: str) -> str:
+    async with forwarding(folder, secured) as (there, forwards):
+        there.trust(trusted)
+        with pytest.raises(CommandFailed) as raised:
+            await forwards.start(0)
+        return raised.value.message
+
+
+def test_nobody_but_the_set_is_connected_to(tmp_path: Path) -> None:
+    """A certificate for another name, or of another authority, ends the command with the reason."""
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    other_name = Secured(tmp_path / "a", "payments-namesrv.shop.svc")
+    good = Secured(tmp_path / "b")
+
+    said = asyncio.run(scenario_another_certificate(tmp_path, other_name, other_name.authorities))
+    assert "orders-controller-1: the other end's certificate is refused" in said
+    assert SERVER_NAME in said
+    said = asyncio.run(scenario_another_certificate(tmp_path, good, other_name.authorities))
+    assert "orders-controller-1: the other end's certificate is refused" in said
+    said = asyncio.run(scenario_another_certificate(tmp_path, good, "nothing"))
+    assert f"ConfigMap {AUTHORITIES}" in said
+    assert "has no certificate in PEM" in said
+
+
+async def scenario_no_right_to_trust(folder: Path) -> None:
+    secured = Secured(folder)
+    async with forwarding(folder, secured) as (there, forwards):
+        there.kube.forbidden.add(("get", "configmaps"))
+        with pytest.raises(ApiFailed, match=f"ConfigMap {AUTHORITIES}.*forbidden") as raised:
+            await forwards.start(0)
+        assert raised.value.trouble.name == "FORBIDDEN"
+        assert "--authorities FILE" in raised.value.advice
+    async with forwarding(folder, secured, secured.authorities) as (there, forwards):
+        there.kube.forbidden.add(("get", "configmaps"))
+        client = await connect(f"127.0.0.1:{await forwards.start(0)}")
+        assert await who((await routes(client))[0]) == "orders-0-0"
+        client.close()
+
+
+def test_whom_to_trust_can_be_given_by_who_may_not_read_it(tmp_path: Path) -> None:
+    """The error names the ConfigMap and the option; with the option nothing of it is read."""
+    asyncio.run(scenario_no_right_to_trust(tmp_path))
+
+
+async def scenario_new_authority(folder: Path) -> None:
+    secured = Secured(folder)
+    async with forwarding(folder, secured) as (there, forwards):
+        client = await connect(f"127.0.0.1:{await forwards.start(0)}")
+        addresses = await routes(client)
+        secured.made.renew_authority("next")
+        secured.made.issue("pods", [SERVER_NAME])
+        assert secured.tls.refresh()
+        there.trust(secured.authorities)
+
+        there.kube.forbidden.add(("get", "configmaps"))
+        await forwards.refresh()  # says so, and goes on with those before
+        there.kube.forbidden.clear()
+        await forwards.refresh()
+
+        assert await who(addresses[0]) == "orders-0-0"
+        client.close()
+
+
+def test_a_new_authority_is_trusted_when_the_set_says_so(tmp_path: Path) -> None:
+    """Authorities are read again while ports are forwarded; a right that is lost meanwhile ends nothing."""
+    asyncio.run(scenario_new_authority(tmp_path))
+
+
+async def scenario_signed(folder: Path) -> None:
+    async with forwarding(folder, Secured(folder), **CHECKED) as (_, forwards):
+        port = await forwards.start(0)
+        unsigned = await connect(f"127.0.0.1:{port}")
+        signed = await connect(f"127.0.0.1:{port}", sign=ROOT.sign)
+        listing = RequestCode.GET_BROKER_CLUSTER_INFO
+
+        assert (await routes(unsigned))[0].startswith("127.0.0.1:")
+        refused = await unsigned.call(Command(listing), SECONDS_MAX)
+        served = await signed.call(Command(listing), SECONDS_MAX)
+
+        assert (refused.code, served.code) == (ResponseCode.NO_PERMISSION, ResponseCode.SUCCESS)
+        unsigned.close()
+        signed.close()
+
+
+def test_signatures_of_clients_reach_name_servers_that_check_them(tmp_path: Path) -> None:
+    """The list of brokers is for a client that signs as an administrator; routes are for everybody."""
+    asyncio.run(scenario_signed(tmp_path))
 
 
 async def scenario_refused(folder: Path) -> str:

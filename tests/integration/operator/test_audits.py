@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from brokerset_acl.signatures import ACCESS_KEY
 from brokerset_kube.client import KubeClient
 from brokerset_kube.credentials import Access
 from brokerset_operator.apply import Means
@@ -28,11 +32,13 @@ from brokerset_protocol.bodies.controllers import (
 from brokerset_protocol.codes import RequestCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.headers.controller import GetMetaDataResponse
+from brokerset_rig.certificates import Certificates
 from brokerset_rig.fake_kube import FakeKube
 from brokerset_rig.operator_parts import NAMESPACE, a_pod, broker_set, condition
 from brokerset_rig.process_loopback import PROCESS_LOOPBACK
 from brokerset_runtime.clock import SystemClock
 from brokerset_runtime.remoting import Connection, RemotingServer
+from brokerset_runtime.tls import Tls
 
 CONTROLLER = PROCESS_LOOPBACK
 
@@ -50,16 +56,19 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 class Controller:
     """One that leads, and knows a group of two brokers."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: Tls | None = None) -> None:
+        self.signers: set[str | None] = set()
         self.server = RemotingServer(
             {
                 RequestCode.BROKERSET_CONTROLLER_STATUS: self._status,
                 RequestCode.CONTROLLER_GET_METADATA_INFO: self._metadata,
                 RequestCode.BROKERSET_GROUP_STATES: self._groups,
-            }
+            },
+            tls=tls,
         )
 
     def _status(self, connection: Connection, command: Command) -> Command:
+        self.signers.add(command.ext.get(ACCESS_KEY))
         member = ControllerMember(0, "x:1", f"{CONTROLLER}:9878", True, 5)
         status = ControllerStatus(0, "leader", 1, 0, True, 5, 5, 5, 0, (member,))
         return command.reply(body=status.to_json())
@@ -137,8 +146,8 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench() -> AsyncIterator[Bench]:
-    controller = Controller()
+async def bench(controller: Controller | None = None) -> AsyncIterator[Bench]:
+    controller = controller or Controller()
     await controller.server.listen(CONTROLLER, names.CONTROLLER_PORT)
     try:
         async with FakeKube() as kube, KubeClient(Access(kube.url), manager="tester") as client:
@@ -157,6 +166,51 @@ async def bench() -> AsyncIterator[Bench]:
             yield Bench(kube, client)
     finally:
         await controller.server.close()
+
+
+def test_a_set_that_takes_tls_alone_and_checks_users_is_audited(tmp_path: Path) -> None:
+    """Controllers are asked by TLS, as the administrator of the set; jobs connect to nobody."""
+    certificates = Certificates(tmp_path)
+    certificates.issue("pods", [f"orders-namesrv.{NAMESPACE}.svc"])
+    controller = Controller(Tls(certificates.config("pods")))
+    users = {
+        "initAuthenticationUser": json.dumps({"username": "admin", "password": "admin-password"}),
+        "innerClientAuthenticationCredentials": json.dumps({"accessKey": "b", "secretKey": "b-password"}),
+    }
+    secret = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "orders-access", "namespace": NAMESPACE},
+        "immutable": True,
+        "data": {key: base64.b64encode(text.encode()).decode() for key, text in users.items()},
+    }
+    config_map = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "orders-authorities", "namespace": NAMESPACE},
+        "data": {"ca.crt": certificates.authority.certificate.decode()},
+    }
+    tls = {"secretName": "orders-tls", "trustConfigMap": "orders-authorities", "mode": "enforcing"}
+
+    async def work() -> None:
+        async with bench(controller) as found:
+            found.kube.put(secret)
+            found.kube.put(config_map)
+            found.kube.put(broker_set(replicas=2, tls=tls, acl={"secretName": "orders-access"}))
+
+            def enforce(live: dict[str, Any]) -> None:
+                live["metadata"]["annotations"] = {"brokerset.io/tls": "enforcing"}
+
+            found.kube.change("pods", "orders-controller-0", NAMESPACE, enforce)
+            found.ask()
+            await found.until_written()
+
+            assert len(found.jobs()) == 2, found.status()
+            assert controller.signers == {"admin"}
+            for job in found.jobs().values():
+                assert "orders-access" not in json.dumps(job)
+
+    run(work())
 
 
 def test_a_run_ends_in_the_status_the_sets_condition_and_events() -> None:

@@ -11,11 +11,12 @@ from brokerset_kube.client import KubeClient
 from brokerset_kube.credentials import Access
 from brokerset_operator.apply import Means
 from brokerset_operator.events import Events
-from brokerset_operator.exports import EXPORT, ExportReconciler, exported_set
+from brokerset_operator.exports import EXPORT, ExportReconciler
 from brokerset_operator.reconcile_queue import GONE, Key
 from brokerset_rig.fake_kube import FakeKube
-from brokerset_rig.operator_parts import NAMESPACE, broker_set, condition, operator, simple_plan, until
+from brokerset_rig.operator_parts import NAMESPACE, a_pod, broker_set, condition, operator, simple_plan, until
 from brokerset_runtime.clock import SystemClock
+from brokerset_runtime.tls.authority import Authority
 
 KEY = Key(EXPORT, NAMESPACE, "lake")
 SUMMARY = (
@@ -227,15 +228,76 @@ def test_the_operator_hears_of_exports_and_of_their_jobs() -> None:
     run(work())
 
 
-def test_a_set_that_takes_tls_alone_is_not_exported_and_the_reason_says_so() -> None:
-    """Its name servers would refuse the job, which would fail again and again."""
-    tls = {"secretName": "orders-tls", "trustConfigMap": "orders-authorities"}
+TLS = {"secretName": "orders-tls", "trustConfigMap": "orders-authorities", "mode": "enforcing"}
 
-    plain = exported_set(broker_set(tls=tls))
-    alone = exported_set(broker_set(tls={**tls, "mode": "enforcing"}))
 
-    assert plain.problem is None
-    assert alone.problem is not None
-    reason, said = alone.problem
-    assert reason == "BrokerSetUnsupported"
-    assert "tls.mode: permissive" in said
+def authorities(text: str) -> dict[str, Any]:
+    """The ConfigMap that `TLS` names."""
+    metadata = {"name": "orders-authorities", "namespace": NAMESPACE}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"ca.crt": text}}
+
+
+def test_an_export_from_a_set_that_takes_tls_alone_and_checks_users() -> None:
+    """Its Job names ConfigMap and Secret, which is never read here; what is missing a condition says."""
+
+    async def work() -> None:
+        async with bench() as found:
+            found.kube.put(broker_set(tls=TLS, acl={"secretName": "orders-access"}))
+            found.ask("1")
+            await found.until_written()
+            assert found.condition("Ready") == ("False", "NoTrust")
+
+            found.kube.put(authorities("no certificate"))
+            await found.until_written()
+            assert found.condition("Ready") == ("False", "NoTrust")
+
+            found.kube.put(authorities(Authority.make("orders").certificate.decode()))
+            await found.until_written()
+            assert found.condition("Ready") == ("False", "NoCredentials")
+            assert not found.named("jobs")
+
+            def sign(live: dict[str, Any]) -> None:
+                live["spec"]["credentials"] = {"secretName": "lake-credentials"}
+
+            found.kube.change("storeexports", "lake", NAMESPACE, sign)
+            await found.until_written()
+            ((job, made),) = found.named("jobs").items()
+            pod = made["spec"]["template"]["spec"]
+            files = found.named("configmaps")[f"{job}-trust"]["data"]["clients.properties"]
+            assert f"tls.client.serverName=orders-namesrv.{NAMESPACE}.svc" in files
+            assert "lake-credentials" in str(pod["containers"][0]["env"])
+            assert "orders-authorities" in str(pod["volumes"])
+            assert not [call for call in found.kube.calls if call.plural == "secrets"]
+
+            found.finish(job, SUMMARY)
+            await found.until_written()
+            assert list(found.named("configmaps")) == ["orders-authorities"]
+            assert found.condition("Exported") == ("True", "UpToDate")
+
+    run(work())
+
+
+def test_a_job_connects_by_tls_when_all_pods_take_it() -> None:
+    """A set on its way is read plain as long as a pod may have no TLS, and by TLS afterwards."""
+
+    async def work() -> None:
+        async with bench() as found:
+            found.kube.put(broker_set(tls=TLS))
+            found.kube.put(authorities(Authority.make("orders").certificate.decode()))
+            annotated: dict[str, Any] = {"annotations": {"brokerset.io/tls": "accepting"}}
+            found.kube.put(a_pod("orders-0-0", "broker", **annotated))
+            found.kube.put(a_pod("orders-0-1", "broker"))
+            found.ask("1")
+            await found.until_written()
+            (plain,) = found.named("jobs")
+            assert f"{plain}-trust" not in found.named("configmaps")
+
+            found.finish(plain, SUMMARY)
+            found.kube.put(a_pod("orders-0-1", "broker", **annotated))
+            await found.until_written()
+            found.ask("2")
+            await found.until_written()
+            (job,) = found.named("jobs").keys() - {plain}
+            assert f"{job}-trust" in found.named("configmaps")
+
+    run(work())

@@ -13,11 +13,10 @@ from brokerset_kube.client import KubeClient
 from brokerset_kube.credentials import Access
 from brokerset_operator import ledger_view
 from brokerset_operator.apply import Means
-from brokerset_operator.brokers_view import BrokerSilent
 from brokerset_operator.claims import ClaimIndex
 from brokerset_operator.events import Events
 from brokerset_operator.ledger_view import LedgerAdmin, Member, query_groups
-from brokerset_operator.reconcile_queue import Key
+from brokerset_operator.reconcile_queue import Key, RetryAfter
 from brokerset_operator.topics import FINALIZER, TOPIC, TopicReconciler
 from brokerset_rig.fake_kube import FakeKube
 from brokerset_rig.ledger_brokers import Group, group, leads, member
@@ -100,7 +99,7 @@ async def test_a_topic_of_a_dledger_set_is_made_and_deleted_at_the_leader(
 
         await client.delete(kinds.TOPIC, "payments", NAMESPACE)
         monkeypatch.setattr(ledger_view, "members_of", lambda live, pods: ())
-        with pytest.raises(BrokerSilent, match="no member of orders-0 answers"):
+        with pytest.raises(RetryAfter, match="no member of orders-0 answers"):
             await reconciler.reconcile(key)
         held = kube.get("topics", "payments", NAMESPACE)
         assert held is not None

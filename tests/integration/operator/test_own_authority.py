@@ -17,8 +17,10 @@ from brokerset_operator.certificates_view import secret_versions
 from brokerset_operator.model.actions import Plan
 from brokerset_operator.model.observed import Observed
 from brokerset_operator.quiescence import renewal_in
+from brokerset_operator.set_trust import trust_in
 from brokerset_rig.certificate_cluster import (
     DAY_MS,
+    ENFORCING,
     ISSUED,
     SERVER_NAME,
     SPREAD_MS,
@@ -30,6 +32,7 @@ from brokerset_rig.certificate_cluster import (
 from brokerset_rig.fake_kube import FakeKube, Fault
 from brokerset_rig.operator_parts import NAMESPACE, condition
 from brokerset_runtime.tls import trust_of
+from brokerset_runtime.tls.authority import Authority
 
 
 def hosts(certificate: x509.Certificate) -> set[str]:
@@ -100,6 +103,48 @@ async def test_what_pods_show_is_what_the_operator_and_clients_trust(tmp_path: P
         assert _handshake(server, client, SERVER_NAME)
         with pytest.raises(ssl.SSLCertVerificationError):
             _handshake(server, client, "invoices-namesrv.shop.svc")
+
+
+async def test_where_clients_are_asked_the_operator_shows_what_pods_show(tmp_path: Path) -> None:
+    """To a server that requires a certificate of the set's authority, and only while the manifest says so."""
+    asked = {"mode": "require", "trustConfigMap": "shop-clients"}
+    async with cluster(**{**ENFORCING, "tls": {**ENFORCING["tls"], "clients": asked}}) as found:
+        found.clock.jump(_real_ms() - found.clock.now_ms())  # OpenSSL has no clock of ours
+        await found.reconcile()
+        refused = condition(found.live(), "TlsRefused")
+        assert "shop-clients (spec.tls.clients.trustConfigMap) is not there: make it" in str(refused)
+        data = {"ca.crt": Authority.make("shop").certificate.decode()}
+        found.kube.put(
+            {
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                "metadata": {"name": "shop-clients", "namespace": NAMESPACE},
+                "data": data,
+            }
+        )
+        for file, content in found.entries("orders-certificate").items():
+            (tmp_path / file).write_bytes(content)
+        config_map = found.kube.get("configmaps", "orders-authority", NAMESPACE)
+        assert config_map is not None
+        (tmp_path / "ca.crt").write_text(config_map["data"]["ca.crt"])
+        server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        server.load_cert_chain(tmp_path / "tls.crt", tmp_path / "tls.key")
+        server.load_verify_locations(tmp_path / "ca.crt")
+        server.verify_mode = ssl.CERT_REQUIRED
+
+        async with KubeClient(Access(found.kube.url), manager="tester") as client:
+            trust = await trust_in(client, found.live())
+            wishes = {**found.live(), "spec": {"tls": ENFORCING["tls"]}}
+            without = await trust_in(client, wishes)
+
+        assert trust.problem is None
+        assert trust.given is not None
+        assert trust.given.client is not None
+        assert _handshake(server, trust.given.client, SERVER_NAME)
+        assert without.given is not None
+        assert without.given.client is not None
+        with pytest.raises(ssl.SSLError):
+            _handshake(server, without.given.client, SERVER_NAME)
 
 
 async def test_a_certificate_is_renewed_in_time_and_the_pods_stay() -> None:

@@ -15,9 +15,10 @@ from brokerset_kube.credentials import Access
 from brokerset_operator.apply import Means
 from brokerset_operator.claims import ClaimIndex
 from brokerset_operator.events import Events
-from brokerset_operator.model import names
+from brokerset_operator.model import claim_reasons, names
+from brokerset_operator.model.verdict import WAIT_SECONDS
 from brokerset_operator.ordered_subjects import plan, reasons
-from brokerset_operator.reconcile_queue import GONE, Key
+from brokerset_operator.reconcile_queue import GONE, Key, RetryAfter
 from brokerset_operator.subjects import FINALIZER, SUBJECT, SubjectReconciler
 from brokerset_protocol.bodies.controllers import (
     ControllerMember,
@@ -207,7 +208,7 @@ async def test_a_subject_is_created_and_then_left_alone(world: World) -> None:
     await world.reconcile()
     await world.settled()
 
-    assert world.condition("Ready") == ("True", reasons.AS_WANTED)
+    assert world.condition("Ready") == ("True", claim_reasons.AS_WANTED)
     assert world.condition("Scaling") == ("False", reasons.SETTLED)
     assert world.condition("Refused") == ("absent", "")
     status = world.status()
@@ -242,7 +243,7 @@ async def test_a_broker_that_does_not_close_its_partitions_is_named(world: World
 
     world.bench.net.brokers["orders-1"].refusing = None
     await world.settled()
-    assert world.condition("Ready") == ("True", reasons.AS_WANTED)
+    assert world.condition("Ready") == ("True", claim_reasons.AS_WANTED)
     assert (world.status()["partitions"], world.status()["generation"]) == (4, 1)
     assert world.events() == ["SubjectCreated", "SubjectScaled"]
 
@@ -265,7 +266,7 @@ async def test_a_scale_that_comes_while_another_is_under_way_waits_and_goes_on(w
     await until(world._quiescent)
     await world.reconcile()
     await world.settled()
-    assert world.condition("Ready") == ("True", reasons.AS_WANTED)
+    assert world.condition("Ready") == ("True", claim_reasons.AS_WANTED)
     assert (world.status()["partitions"], world.status()["generation"]) == (3, 2)
 
 
@@ -308,13 +309,13 @@ async def test_an_answer_that_was_lost_is_no_second_generation(world: World) -> 
     """What was agreed on is seen at the next reconcile."""
     world.kube.put(subject(partitions=2))
     world.controller.fails_after = True
-    assert await world.reconcile() == plan.WAIT_SECONDS
-    assert world.condition("Ready") == ("False", reasons.CONTROLLERS_SILENT)
+    assert await world.reconcile() == WAIT_SECONDS
+    assert world.condition("Ready") == ("False", claim_reasons.CONTROLLERS_SILENT)
 
     world.controller.fails_after = False
     await world.settled()
 
-    assert world.condition("Ready") == ("True", reasons.AS_WANTED)
+    assert world.condition("Ready") == ("True", claim_reasons.AS_WANTED)
     assert world.status()["generation"] == 0
 
 
@@ -333,9 +334,10 @@ async def test_a_subject_with_consumers_is_deleted_when_they_have_gone(world: Wo
     assert live["metadata"]["finalizers"] == [FINALIZER]
     world.delete()
 
-    assert await world.reconcile() == plan.WAIT_SECONDS
-    assert world.condition("Ready") == ("False", reasons.DELETION_WAITS)
-    assert world.condition("Refused") == ("True", reasons.DELETION_WAITS)
+    with pytest.raises(RetryAfter):
+        await world.reconcile()
+    assert world.condition("Ready") == ("False", claim_reasons.DELETION_WAITS)
+    assert world.condition("Refused") == ("True", claim_reasons.DELETION_WAITS)
     assert "events" in world.bench.machine.subjects
 
     await world.consume(leaving=True)
@@ -394,13 +396,13 @@ async def test_a_subject_that_is_made_again_comes_when_the_old_one_is_deleted(wo
 
     async def made() -> bool:
         await world.reconcile()
-        return world.condition("Ready") == ("True", reasons.AS_WANTED)
+        return world.condition("Ready") == ("True", claim_reasons.AS_WANTED)
 
     for _ in range(50):
         if await made():
             break
         await world.bench.settle(0.1)
-    assert world.condition("Ready") == ("True", reasons.AS_WANTED)
+    assert world.condition("Ready") == ("True", claim_reasons.AS_WANTED)
     assert world.status()["generation"] == 1
 
 
@@ -420,7 +422,7 @@ async def test_sets_that_share_controllers_do_not_share_subjects() -> None:
 
         await world.reconcile("bills")
 
-        assert world.condition("Ready", "bills") == ("False", reasons.NAME_TAKEN)
+        assert world.condition("Ready", "bills") == ("False", claim_reasons.NAME_TAKEN)
         world.delete("bills")
         await world.reconcile("bills")
         assert world.kube.get("subjects", "bills", NAMESPACE) is None
@@ -454,13 +456,13 @@ async def test_what_keeps_a_subject_from_being_ready_is_said(world: World) -> No
         found[name] = world.condition("Ready", name)[1]
 
     assert found == {
-        "missing": reasons.BROKER_SET_MISSING,
+        "missing": claim_reasons.SET_MISSING,
         "ledger": reasons.BROKER_SET_UNSUPPORTED,
-        "invalid-set": reasons.BROKER_SET_INVALID,
-        "invalid": reasons.INVALID_SPEC,
+        "invalid-set": claim_reasons.SET_INVALID,
+        "invalid": claim_reasons.INVALID_SPEC,
         "elsewhere": reasons.GROUP_UNKNOWN,
-        "second": reasons.NAME_TAKEN,
-        "third": reasons.NAME_TAKEN,
+        "second": claim_reasons.NAME_TAKEN,
+        "third": claim_reasons.NAME_TAKEN,
     }
     assert "mode dledger" in world.status("ledger")["conditions"][0]["message"]
     assert world.status("third")["conditions"][0]["message"].startswith("Topic topic-first was there first")
@@ -480,13 +482,14 @@ async def test_controllers_that_are_silent_or_too_old_take_nothing_from_the_stat
     assert world.condition("Ready") == ("False", reasons.CONTROLLERS_TOO_OLD)
 
     world.kube.remove("pods", "orders-controller-0", NAMESPACE)
-    assert await world.reconcile() == plan.WAIT_SECONDS
-    assert world.condition("Ready") == ("False", reasons.CONTROLLERS_SILENT)
+    assert await world.reconcile() == WAIT_SECONDS
+    assert world.condition("Ready") == ("False", claim_reasons.CONTROLLERS_SILENT)
     assert world.status()["partitions"] == 2
 
     world.delete()
-    assert await world.reconcile() == plan.WAIT_SECONDS
-    assert world.condition("Ready") == ("False", reasons.DELETION_WAITS)
+    with pytest.raises(RetryAfter):
+        await world.reconcile()
+    assert world.condition("Ready") == ("False", claim_reasons.DELETION_WAITS)
 
 
 async def test_an_operator_that_leads_no_more_asks_for_nothing(world: World) -> None:

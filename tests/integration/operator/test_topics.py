@@ -14,11 +14,11 @@ from brokerset_formats.config import TopicConfig
 from brokerset_kube.client import KubeClient
 from brokerset_kube.credentials import Access
 from brokerset_operator.apply import Means
-from brokerset_operator.brokers_view import Brokers, BrokerSilent, observe_drain
+from brokerset_operator.brokers_view import Brokers, observe_drain
 from brokerset_operator.claims import ClaimIndex
 from brokerset_operator.events import Events
 from brokerset_operator.model import names
-from brokerset_operator.reconcile_queue import GONE, Key
+from brokerset_operator.reconcile_queue import GONE, Key, RetryAfter
 from brokerset_operator.topics import FINALIZER, TOPIC, TopicReconciler
 from brokerset_protocol.bodies.controllers import (
     ControllerMember,
@@ -484,7 +484,7 @@ def test_a_deletion_waits_for_masters_and_says_so_but_not_for_groups_that_are_wa
                 lambda live: live["metadata"].update(deletionTimestamp="2026-01-01T00:00:00Z"),
             )
             controller.master = None
-            with pytest.raises(BrokerSilent, match="orders-0 has no living master"):
+            with pytest.raises(RetryAfter, match="orders-0 has no living master"):
                 await found.reconcile()
             assert found.ready() == ("False", "DeletionWaits")
 

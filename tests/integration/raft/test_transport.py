@@ -25,7 +25,7 @@ from brokerset_raft.messages import (
     VoteRequest,
 )
 from brokerset_raft.transport import TcpTransport, TransportLimits, split_address
-from brokerset_rig.certificates import Certificates
+from brokerset_rig.certificates import LOOPBACK, Certificates
 from brokerset_rig.set_certificates import SetCertificates
 from brokerset_rig.stack import free_port
 from brokerset_rig.waiting import until
@@ -374,6 +374,33 @@ async def test_a_client_of_the_set_with_its_certificate_cannot_vote(tmp_path: Pa
         assert two.received == [Message(4, 2, vote)]
         assert [each.received for each in attackers] == [[], []]
         assert [each.transport.counters.connects for each in attackers] == [0, 0]
+
+
+async def test_a_broker_of_the_set_with_its_certificate_cannot_vote_if_controllers_have_names(
+    tmp_path: Path,
+) -> None:
+    """By `tls.members.raft.names`: it is a member, at other ports; and controllers send it nothing."""
+    certificates = SetCertificates(tmp_path)
+    names = {"tls_members_raft_names": "*.orders-controller.shop.svc"}
+    one, two = (
+        certificates.member(name, (*LOOPBACK, f"{name}.orders-controller.shop.svc"), **names)
+        for name in ("one", "two")
+    )
+    broker = certificates.member("broker", (*LOOPBACK, "a.orders-0.shop.svc"))
+    peers = Peer(1, tls=one), Peer(2, tls=two), Peer(3, tls=broker)
+    vote = VoteRequest(term=9, last_index=99, last_term=8)
+    async with listening(*peers):
+        for peer in peers:
+            peer.transport.use(group_of(*peers))
+        peers[2].transport.send(Message(3, 2, vote))
+        peers[1].beat(3)
+        await until(lambda: refused(two) >= 1, 60)
+        peers[0].transport.send(Message(1, 2, vote))
+        await until(lambda: bool(peers[1].received), 60)
+
+        assert peers[1].received == [Message(1, 2, vote)]
+        assert peers[2].received == []
+        assert peers[2].transport.counters.connects == 0
 
 
 def refused(tls: Tls) -> int:

@@ -5,24 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from structlog.testing import capture_logs
 
 from brokerset_protocol.commands import Command
+from brokerset_rig.certificates import LOOPBACK
 from brokerset_rig.set_certificates import SetCertificates
 from brokerset_rig.waiting import until
 from brokerset_runtime.remoting import Connection, ConnectionClosed, RemotingServer, connect
 from brokerset_runtime.settings import SettingsError
 from brokerset_runtime.tls import Tls
 from brokerset_runtime.tls.arrivals import Arrivals
-from brokerset_runtime.tls.authority import Authority
 
 ECHO = 1
 REFUSED = "connection at a port of members failed"
@@ -212,7 +207,7 @@ def test_ports_of_members_alone_are_warned_of(certificates: SetCertificates) -> 
 
 async def test_members_may_be_those_of_one_authority_below_a_root(certificates: SetCertificates) -> None:
     """Another authority of the same root signs clients; the file of members names neither it nor the root."""
-    below_root(certificates)
+    certificates.put_below_root()
     member, client = certificates.member(), certificates.client()
     async with serving(member) as address:
         assert await ask(address, member) == 0
@@ -229,30 +224,78 @@ async def test_members_may_be_those_of_one_authority_below_a_root(certificates: 
             await ask(address, Tls(client.file))
 
 
-def below_root(certificates: SetCertificates) -> None:
-    """Replace both authorities by some that one root has signed."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    now, name = datetime.now(UTC), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "root")])
+CONTROLLERS = "*.orders-controller.shop.svc"
 
-    def signed(subject: x509.Name, of: ec.EllipticCurvePublicKey) -> bytes:
-        certificate = (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(name)
-            .public_key(of)
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(hours=1))
-            .not_valid_after(now + timedelta(hours=1))
-            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(of), critical=False)
-            .sign(key, hashes.SHA256())
+
+@pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
+async def test_who_has_none_of_the_names_of_members_is_refused_and_the_log_says_which(
+    certificates: SetCertificates, version: str
+) -> None:
+    """Though the authority of members has signed it; where clients are served it goes on being served."""
+    controller, broker = (
+        certificates.member(
+            name,
+            (*LOOPBACK, f"{name}.{name.rpartition('-')[0]}.shop.svc"),
+            tls_protocols=version,
+            tls_members_dledger_names=CONTROLLERS,
         )
-        return certificate.public_bytes(serialization.Encoding.PEM)
+        for name in ("orders-controller-0", "orders-0-0")
+    )
+    async with serving(controller) as members, serving(controller, members_only=False) as clients:
+        assert await ask(members, controller) == 0
+        assert await ask(clients, broker, to_member=False) == 0
+        plain = certificates.member("orders-0-0", tls_members_dledger_names="")  # itself it checks no names
+        with capture_logs() as lines:
+            with pytest.raises(ConnectionClosed):
+                await ask(members, plain)
+            await until(lambda: [line for line in lines if line["event"] == REFUSED], 60)
+    (line,) = [line for line in lines if line["event"] == REFUSED]
+    assert line["subject"] == "CN=orders-0-0"
+    assert "is for 127.0.0.1, localhost, and for none of *.orders-controller.shop.svc" in line["reason"]
+    assert "tls.members.dledger.names" in line["reason"]
 
-    for each in (certificates.members, certificates.clients):
-        own = x509.load_pem_x509_certificate(each.authority.certificate)
-        public = own.public_key()
-        assert isinstance(public, ec.EllipticCurvePublicKey)
-        each.authority = Authority(signed(own.subject, public), each.authority.key)
-        (each.folder / "authority.pem").write_bytes(each.authority.certificate)
-        (each.folder / "root.pem").write_bytes(signed(name, key.public_key()))
+
+async def test_a_member_connects_to_nobody_without_one_of_the_names(certificates: SetCertificates) -> None:
+    """The certificate there is good, and for the host that was asked for."""
+    controller = certificates.member(
+        "orders-controller-0", (*LOOPBACK, "a.orders-controller.shop.svc"), tls_members_names=CONTROLLERS
+    )
+    broker = certificates.member("orders-0-0", (*LOOPBACK, "a.orders-0.shop.svc"))
+    async with serving(broker) as address:
+        assert await ask(address, broker) == 0
+        with pytest.raises(ConnectionClosed, match=r"a\.orders-0\.shop\.svc, and for none of \*\.orders"):
+            await ask(address, controller)
+        assert await ask(address, controller, to_member=False) == 0
+
+
+async def test_names_of_one_port_say_nothing_of_another_one(certificates: SetCertificates) -> None:
+    """So brokers replicate, and have no vote among controllers."""
+    member = certificates.member(tls_members_raft_names=CONTROLLERS, tls_members_ha_names="localhost")
+    async with serving(member) as dledger:
+        assert await ask(dledger, member) == 0
+
+
+async def test_new_names_are_used_without_a_restart(certificates: SetCertificates) -> None:
+    """The file of keys is observed as certificates are."""
+    member, other = certificates.member(), certificates.member("other", (*LOOPBACK, "a.orders-0.shop.svc"))
+    async with serving(member) as address:
+        assert await ask(address, other) == 0
+        member.file.write_text(f"{member.file.read_text()}tls.members.names={CONTROLLERS}\n")
+        assert member.refresh()
+        with pytest.raises(ConnectionClosed):
+            await ask(address, other)
+
+
+async def test_clients_that_show_nothing_are_counted_where_they_are_asked_to(
+    certificates: SetCertificates,
+) -> None:
+    """So it is known when `require` keeps out nobody any more."""
+    asking = certificates.member(tls_server_need_client_auth="optional")
+    silent = certificates.member(tls_server_need_client_auth="")
+    trusts = str(certificates.members.folder / "authority.pem")
+    nothing = Tls(certificates.clients.config("nothing", tls_client_trustCertPath=trusts))
+    for tls, counted in ((asking, 1), (silent, 0)):
+        async with serving(tls, members_only=False) as address:
+            assert await ask(address, certificates.client(), to_member=False) == 0
+            assert await ask(address, nothing, to_member=False) == 0
+        assert tls.without_certificate == counted

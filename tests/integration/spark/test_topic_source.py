@@ -418,7 +418,7 @@ async def fill(broker: Broker, topic: str, bodies: list[str]) -> None:
 
 def test_an_expired_store_is_data_lost(tmp_path: Path) -> None:
     """Records that expired before a stream read them fail it; without failOnDataLoss the rest is read."""
-    settings = {"mapped_file_size_commit_log": 64 * 1024, "auto_create_topic_enable": False}
+    settings: dict[str, Any] = {"mapped_file_size_commit_log": 64 * 1024, "auto_create_topic_enable": False}
     with threaded_servers(tmp_path, **settings) as servers:
         servers.create_topic("old", 1)
         query = StreamQuery(**of(servers, "old", startingOffsets="earliest"))

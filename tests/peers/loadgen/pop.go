@@ -2,9 +2,13 @@ package main
 
 import (
 	"bytes"
+	"crypto/hmac"
+	"crypto/sha1"
 	"encoding/base64"
 	"encoding/binary"
 	"fmt"
+	"hash"
+	"io"
 	"strconv"
 	"strings"
 	"sync"
@@ -32,8 +36,9 @@ type popper struct {
 	groups   []string // by slot
 	requests []frame  // by slot
 	header   []byte
-	acks     int64 // asked for so far
-	out      int   // of them not answered
+	mac      hash.Hash // signs acks; nil if nothing is signed
+	acks     int64     // asked for so far
+	out      int       // of them not answered
 }
 
 const ackBase = opaqueBase + 1_000_000
@@ -51,6 +56,9 @@ func newPopper(broker string, groups []string, pollMs int) *popper {
 		fail(err)
 	}
 	p := &popper{conn: c, broker: broker, groups: groups}
+	if *user != "" {
+		p.mac = hmac.New(sha1.New, []byte(*password))
+	}
 	for _, group := range groups {
 		p.requests = append(p.requests, popFrame(group, pollMs))
 	}
@@ -145,24 +153,48 @@ func (p *popper) ack(group string, a answer, all []popped) {
 			body = fmt.Appendf(body, `{"c":"%s","t":"%s","r":"%s","so":%d,"q":%s,"rq":%s,"pt":%s,"it":%d,"b":"%s"}`,
 				group, *topic, one.flag, one.start, one.queue, revive, popTime, *invisible, base64.StdEncoding.EncodeToString(bits))
 		}
-		p.request(batchAckCode, "", []byte(fmt.Sprintf(`{"brokerName":"%s","acks":[%s]}`, p.broker, body)))
+		p.request(batchAckCode, nil, []byte(fmt.Sprintf(`{"brokerName":"%s","acks":[%s]}`, p.broker, body)))
 		return
 	}
 	for _, one := range all {
 		for _, offset := range one.offsets {
-			fields := fmt.Sprintf(`"consumerGroup":"%s","extraInfo":"%d %s %d %s %s %s %s %d","offset":"%d","queueId":"%s","topic":"%s"`,
-				group, one.start, popTime, *invisible, revive, one.flag, p.broker, one.queue, offset, offset, one.queue, *topic)
+			handle := fmt.Sprintf("%d %s %d %s %s %s %s %d",
+				one.start, popTime, *invisible, revive, one.flag, p.broker, one.queue, offset)
+			fields := [][2]string{{"consumerGroup", group}, {"extraInfo", handle}, {"offset", strconv.FormatInt(offset, 10)},
+				{"queueId", one.queue}, {"topic", *topic}}
 			p.request(ackCode, fields, nil)
 		}
 	}
 }
 
-// request writes an ack.
-func (p *popper) request(code int, fields string, body []byte) {
+// request writes an ack, whose fields are sorted by name and need no escapes.
+func (p *popper) request(code int, ext [][2]string, body []byte) {
 	p.acks++
 	p.out++
-	h := fmt.Appendf(p.header[:0], `{"code":%d,"extFields":{%s},"flag":0,"language":"JAVA","opaque":%d,`+
-		`"serializeTypeCurrentRPC":"JSON","version":479}`, code, fields, ackBase+p.acks%500_000_000)
+	h := fmt.Appendf(p.header[:0], `{"code":%d,"extFields":{`, code)
+	if p.mac != nil {
+		p.mac.Reset()
+		_, _ = io.WriteString(p.mac, *user)
+		for _, kv := range ext {
+			_, _ = io.WriteString(p.mac, kv[1])
+		}
+		_, _ = p.mac.Write(body)
+		var sum [sha1.Size]byte
+		ext = append(ext, [2]string{"AccessKey", *user},
+			[2]string{"Signature", base64.StdEncoding.EncodeToString(p.mac.Sum(sum[:0]))})
+	}
+	for i, kv := range ext {
+		if i > 0 {
+			h = append(h, ',')
+		}
+		h = append(h, '"')
+		h = append(h, kv[0]...)
+		h = append(h, `":"`...)
+		h = append(h, kv[1]...)
+		h = append(h, '"')
+	}
+	h = fmt.Appendf(h, `},"flag":0,"language":"JAVA","opaque":%d,"serializeTypeCurrentRPC":"JSON","version":479}`,
+		ackBase+p.acks%500_000_000)
 	p.header = h
 	var prefix [8]byte
 	binary.BigEndian.PutUint32(prefix[:], uint32(4+len(h)+len(body)))
@@ -194,7 +226,8 @@ func brokerName() string {
 		fail(err)
 	}
 	defer c.Close()
-	_, _ = c.Write(encode(26, nil, nil).data)
+	f := encode(26, nil, nil)
+	_, _ = c.Write(f.ready())
 	a, err := c.read()
 	if err != nil || a.code != 0 {
 		fail(fmt.Errorf("configuration of the broker: %s %v", a.header, err))

@@ -16,6 +16,7 @@ import pytest
 
 from brokerset_acl.users import User
 from brokerset_broker.requests import signed_sends
+from brokerset_broker.requests.core_decisions import CoreDecisions
 from brokerset_broker.requests.send_lane import SendLane
 from brokerset_broker.requests.signed_sends import SignedSends
 from brokerset_formats import native
@@ -100,8 +101,10 @@ def _kept(_lane: object) -> None:
 @contextmanager
 def _changed(kind: type[SendLane | SignedSends], mistake: str) -> Iterator[None]:
     if mistake == "decisions are kept":
-        name = "_drop_old_decisions" if kind is SendLane else "_drop_what_is_old"
-        with mock.patch.object(kind, name, _kept):
+        keeper: tuple[type, str] = (CoreDecisions, "drop_old")
+        if kind is SignedSends:
+            keeper = (SignedSends, "_drop_what_is_old")
+        with mock.patch.object(*keeper, _kept):
             yield
         return
     wrong = _of_any_topic if mistake == "any topic is allowed" else _of_any_address

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from brokerset_operator.access_users import reasons as user_reasons
-from brokerset_operator.model import names
+from brokerset_operator.model import claim_reasons, names
 from brokerset_operator.plan import reasons
 from brokerset_operator.store_jobs import reasons as job_reasons
 from brokerset_spec.manifest import read_manifest
@@ -180,10 +180,11 @@ def test_the_references_of_jobs_say_what_to_do_about_every_reason() -> None:
 
 def test_the_reference_of_users_says_what_to_do_about_every_reason() -> None:
     text = (ROOT / "docs" / "user-reference.md").read_text(encoding="utf-8")
-    used = {value for name, value in vars(user_reasons).items() if name.isupper() and isinstance(value, str)}
+    both = vars(user_reasons) | vars(claim_reasons)
+    used = {value for name, value in both.items() if name.isupper() and isinstance(value, str)}
     assert "SecretMissing" in used
 
-    assert [name for name in used - {user_reasons.AS_WANTED} if f"`{name}`" not in text] == []
+    assert [name for name in used - {claim_reasons.AS_WANTED} if f"`{name}`" not in text] == []
 
 
 def test_the_reference_has_every_annotation() -> None:

@@ -7,6 +7,7 @@ A forwarded request is marked and never passed on again. What is surely not carr
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -17,6 +18,7 @@ from brokerset_broker.member.gateway.waiting_requests import request_bytes
 from brokerset_broker.requests.request_classes import (
     BORN_HOST,
     CLASSES,
+    DENIED,
     FORWARDED,
     NOT_HERE,
     REPEATABLE,
@@ -107,6 +109,8 @@ class Forwarder:
         self._retry_seconds = retry_seconds
         self.target: str | None = None
         """Address of the master; None while nobody is known, or this broker is it."""
+        self.on_denied: Callable[[Connection], None] = lambda connection: None
+        """Called with the connection of a client whose request the master's access control has refused."""
         self.in_flight = 0
         self.bytes = 0
         self.counters = ForwardCounters()
@@ -149,6 +153,8 @@ class Forwarder:
         )
         try:
             reply = await self._reply_to(connection.peer, command, arrived, known)
+            if reply.ext.pop(DENIED, None) is not None:
+                self.on_denied(connection)
         except _MasterHere:
             reply = None
             connection.serve_deferred([command])

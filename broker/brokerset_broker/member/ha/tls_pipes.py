@@ -16,6 +16,7 @@ import structlog
 from brokerset_runtime.tls import Tls, TlsError
 from brokerset_runtime.tls.arrivals import Arrivals
 from brokerset_runtime.tls.connecting import connect_member
+from brokerset_runtime.tls.member_names import MemberPort
 
 log = structlog.get_logger(__name__)
 
@@ -34,7 +35,7 @@ class TlsPort:
 
     def __init__(self, listener: socket.socket, tls: Tls, take: Take) -> None:
         self._listener = listener
-        self._arrivals = Arrivals(tls, lambda: _Outer(take), members_only=True)
+        self._arrivals = Arrivals(tls, lambda: _Outer(take), members_of=MemberPort.HA)
         self._server: asyncio.Server | None = None
         self._starting = asyncio.get_running_loop().create_task(self._start())
 
@@ -59,7 +60,7 @@ async def connect_by_tls(tls: Tls, host: str, port: int) -> socket.socket:
     """Connect, and return the plain end. Raises `TlsError`, `OSError`, `ValueError` for what is no host."""
     taken: asyncio.Future[socket.socket] = asyncio.get_running_loop().create_future()
     outer = _Outer(lambda inner, _: taken.set_result(inner))
-    await connect_member(tls, outer, host, port)
+    await connect_member(tls, outer, host, port, MemberPort.HA)
     if outer.problem is not None:
         raise outer.problem
     return taken.result()

@@ -11,8 +11,10 @@ from functools import partial
 from types import ModuleType
 from typing import Final
 
+from brokerset_acl.access_book import AccessBook
 from brokerset_broker.live_settings import LiveSettings
 from brokerset_broker.requests.admission import Admission
+from brokerset_broker.requests.core_decisions import CoreDecisions
 from brokerset_broker.requests.end_lane import (
     ANSWER_SIZE_MAX,
     LENGTHS_SIZE,
@@ -50,9 +52,16 @@ class AckLane:
         log_of_pops: PopLog,
         plain: PlainAcks,
         admission: Admission,
+        book: AccessBook | None = None,
     ) -> None:
-        """`core` is the native module."""
-        self._read = core.AckReader(done_pieces(), FRAME_SIZE_MAX).read
+        """`core` is the native module. With `book` only what is signed by somebody who may ack is served, see
+        `allow`."""
+        reader = core.AckReader(done_pieces(), FRAME_SIZE_MAX, book is not None)
+        self._read = reader.read
+        self._decisions = CoreDecisions(book, reader)
+        self.allow = self._decisions.allow
+        """Serve what a user, who is enabled, acks as a group of what is popped from a topic, from an address,
+        as of now."""
         self._live = live
         self._log = log_of_pops
         self._plain = plain
@@ -67,9 +76,10 @@ class AckLane:
         count_max = min(connection.in_flight_room, connection.answers_room // ANSWER_SIZE_MAX)
         if not data.startswith(ACK_BEGIN, LENGTHS_SIZE) or count_max <= 0 or not self.is_open():
             return 0
+        self._decisions.drop_old()
         log, find = self._log, self._plain.find
         size = served = 0
-        for names, distances, end, count, replies in self._read(data, count_max):
+        for names, distances, end, count, replies in self._read(data, count_max, connection.peer[0]):
             found = find(names, distances)
             if found is None:
                 break

@@ -11,7 +11,8 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
-from brokerset_client.errors import ClientError
+from brokerset_client.errors import ClientError, RequestRefused
+from brokerset_protocol.codes import ResponseCode
 from brokerset_spark.jobs.lake import observing
 from brokerset_spark.jobs.lake.avro_columns import AvroTarget
 from brokerset_spark.jobs.lake.catalog import CatalogOptions
@@ -36,6 +37,7 @@ from brokerset_spark.json_values import from_value, to_value
 from brokerset_spark.topics.client_thread import ClientThread, client_of
 from brokerset_spark.topics.offsets import QueueKey
 from brokerset_spark.topics.planning import Range
+from brokerset_spark.topics.pulls import GROUP
 
 T = TypeVar("T")
 OBSERVE_SECONDS: Final = 120.0
@@ -46,6 +48,12 @@ become master builds its queues, and one that starts registers its topics late. 
 AGAIN_SECONDS: Final = 0.25
 TRIES: Final = 3
 """How often a pass begins again because a topic is made again while it reads."""
+
+RIGHTS_ADVICE: Final = (
+    f"sign as a user with Get and Sub on the topics, and Sub on Group:{GROUP}; to ask for all topics of a "
+    "pattern takes a Super user"
+)
+"""What to do about a refusal for want of rights."""
 
 LOSSES: Final = (Event.EXPIRED, Event.GAP)
 """Events that mean that messages, or offsets, are in no table."""
@@ -295,7 +303,7 @@ def _observe(
     client: ClientThread, lake: LakeTable, options: LakeOptions, known: set[QueueKey]
 ) -> tuple[observing.Observed, dict[QueueKey, Exported], dict[QueueKey, int | None]]:
     instance, servers = client.instance, options.name_servers
-    observed = _asked(client, observing.observe(instance, servers, options.topics, options.pattern))
+    observed = _asked(client, observing.observe(instance, servers, options.topics, options.pattern, known))
     exported = lake.exported(observed.extents)
     marks = _asked(client, observing.marks(instance, servers, exported, observed.extents))
     there = {queue.topic for queue in (*observed.extents, *known)} | {topic for topic, _ in observed.silent}
@@ -318,6 +326,8 @@ def _asked(client: ClientThread, question: Coroutine[Any, Any, T]) -> T:
     try:
         return client.run(question, OBSERVE_SECONDS)
     except (ClientError, TimeoutError) as error:
+        if isinstance(error, RequestRefused) and error.code == ResponseCode.NO_PERMISSION:
+            raise JobFailed(f"the topics may not be read: {error}", RIGHTS_ADVICE) from error
         raise JobFailed(
             f"the brokers cannot be asked what they have: {error!r}", "look at `brokerset status`"
         ) from error

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from brokerset_client.admin import Admin
+from brokerset_client.errors import ClientError, RequestRefused
 from brokerset_client.instance import ClientInstance
 from brokerset_protocol.bodies.routes import MASTER_ID
+from brokerset_protocol.codes import ResponseCode
 from brokerset_spark.jobs.lake.ranges import Exported, PassPlan
 from brokerset_spark.topics.brokers import Questions
 from brokerset_spark.topics.following import Ends
@@ -40,9 +43,14 @@ class Observed:
 
 
 async def observe(
-    instance: ClientInstance, name_servers: str, topics: Collection[str], pattern: str
+    instance: ClientInstance,
+    name_servers: str,
+    topics: Collection[str],
+    pattern: str,
+    known: Collection[QueueKey] = (),
 ) -> Observed:
-    """First and last offsets of all queues. Raises `ClientError`.
+    """First and last offsets of all queues. `known`: queues of the table. Raises `ClientError`, also where a
+    broker refuses for want of rights: nobody would give them by waiting.
 
     Topics of the system, retries and dead letters are there only if they are named.
     """
@@ -54,12 +62,39 @@ async def observe(
     ):
         if not options.topics and not options.topic_pattern:
             continue
-        seen = await Questions(instance, options).observe()
+        questions = Questions(instance, options)
+        seen = await questions.observe()
+        _refuse_to_go_on(questions)
         silent |= seen.silent
         extents |= seen.ends
-    info = await Admin(instance=instance).cluster_info()
-    living = {name for name, data in info.broker_addr_table.items() if MASTER_ID in data.broker_addrs}
-    return Observed(extents, silent, frozenset(living))
+    return Observed(extents, silent, await _living(instance, {queue.broker for queue in known}))
+
+
+async def _living(instance: ClientInstance, brokers: Collection[str]) -> frozenset[str]:
+    """Names of brokers that have a master: of all, or of these where name servers list them for Super users
+    alone. Then a broker is known by its own topic, whose name is the broker's, and whose route is for
+    everybody; one without that topic is taken for one that is away, and its queues stay as they are.
+    """
+    try:
+        info = await Admin(instance=instance).cluster_info()
+    except RequestRefused as error:
+        if error.code != ResponseCode.NO_PERMISSION:
+            raise
+        found = set()
+        for broker in sorted(brokers):
+            with suppress(ClientError):
+                route = await instance.route(broker, fresh=True)
+                if not route.created_on_send and route.master(broker) is not None:
+                    found.add(broker)
+        return frozenset(found)
+    return frozenset(name for name, data in info.broker_addr_table.items() if MASTER_ID in data.broker_addrs)
+
+
+def _refuse_to_go_on(questions: Questions) -> None:
+    """Raise what a broker refused for want of rights: else each pass would leave its queues for a later one,
+    and say that it has passed."""
+    if questions.denied is not None:
+        raise questions.denied
 
 
 async def marks(
@@ -74,7 +109,10 @@ async def marks(
         for queue, extent in extents.items()
         if queue in exported and extent.first < exported[queue].next_offset <= extent.last
     }
-    return _times(await Questions(instance, SourceOptions(name_servers=name_servers)).marks(places))
+    questions = Questions(instance, SourceOptions(name_servers=name_servers))
+    found = await questions.marks(places)
+    _refuse_to_go_on(questions)
+    return _times(found)
 
 
 async def confirmed(instance: ClientInstance, name_servers: str, plan: PassPlan) -> PassPlan:
@@ -82,6 +120,7 @@ async def confirmed(instance: ClientInstance, name_servers: str, plan: PassPlan)
     and a task would wait for it."""
     questions = Questions(instance, SourceOptions(name_servers=name_servers))
     found, unsure = await questions.confirmed({each.key: each.end for each in plan.ranges})
+    _refuse_to_go_on(questions)
     return plan.settled(_times(found), unsure)
 
 

@@ -4,6 +4,7 @@ refusals count against the connection that they came by."""
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,7 @@ from brokerset_acl.needs import RULES
 from brokerset_acl.signatures import Credentials
 from brokerset_acl.users import User, UserType
 from brokerset_broker.requests.access_control import AccessControl, sign_as_broker
-from brokerset_protocol.codes import RequestCode
+from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
 from brokerset_protocol.errors import Rejected
 from brokerset_runtime.clock import ManualClock
@@ -87,6 +88,59 @@ async def test_a_send_that_is_refused_is_not_remembered() -> None:
         remembered(command)
 
 
+def consumed(command: Command, **settings: Any) -> list[tuple[str, ...]]:
+    """Kind, user, and what is remembered of a pull, an ack or an end that is let through."""
+    book = AccessBook({"root": User("root", "root-key", UserType.SUPER)})
+    control = AccessControl(BrokerSettings(authentication_enabled=True, **settings), book, ManualClock())
+    found: list[tuple[str, ...]] = []
+    control.on_pull = lambda user, *about: found.append(("pull", user.username, *about))
+    control.on_ack = lambda user, *about: found.append(("ack", user.username, *about))
+    control.on_end = lambda user, *about: found.append(("end", user.username, *about))
+    connection: Any = SimpleNamespace(peer=("10.0.0.1", 5), state={})
+    check = control.checks_ends()
+
+    def handler(connection: Any, command: Command) -> None:
+        if command.code == RequestCode.END_TRANSACTION and check is not None:
+            check(connection, command, "real")
+
+    control.around({command.code: handler})[command.code](connection, command)
+    return found
+
+
+def test_acks_are_remembered_apart_from_pulls() -> None:
+    """What a retry topic of POP needs is not the same for both."""
+    for code, kind in ((RequestCode.PULL_MESSAGE, "pull"), (RequestCode.ACK_MESSAGE, "ack")):
+        command = signed(code, topic="t", consumerGroup="g")
+        assert consumed(command) == [(kind, "root", "g", "t", "10.0.0.1")]
+    assert consumed(signed(RequestCode.BATCH_ACK_MESSAGE, topic="t", consumerGroup="g")) == []
+
+
+def test_of_an_end_the_topics_that_were_decided_about_are_remembered() -> None:
+    """That of the half, and the one that the end names, unless that is blank: a blank one needs no right."""
+    end = RequestCode.END_TRANSACTION
+    real = ("end", "root", "real", "10.0.0.1")
+    assert consumed(signed(end, topic="t")) == [("end", "root", "t", "10.0.0.1"), real]
+    for blank in ({}, {"topic": ""}, {"topic": " \t"}):
+        assert consumed(signed(end, **blank)) == [real]
+
+
+@pytest.mark.parametrize("setting", ["authentication_whitelist", "authorization_whitelist"])
+def test_a_kind_that_is_not_checked_is_not_remembered_and_others_are(setting: str) -> None:
+    """A white list for ends says nothing about acks."""
+    settings = {setting: str(int(RequestCode.END_TRANSACTION))}
+    assert consumed(signed(RequestCode.END_TRANSACTION, topic="t"), **settings) == []
+    assert consumed(signed(RequestCode.ACK_MESSAGE, topic="t", consumerGroup="g"), **settings) != []
+
+
+def test_acks_and_ends_that_a_broker_passed_on_are_not_remembered() -> None:
+    """Their address is not that of the connection."""
+    for code in (RequestCode.ACK_MESSAGE, RequestCode.END_TRANSACTION):
+        command = signed(code, topic="t", consumerGroup="g")
+        command.ext |= {"brokersetForwarded": "1", "brokersetBornHost": "10.0.0.9:7"}
+        sign_as_broker(ROOT, command)
+        assert consumed(command) == []
+
+
 def test_both_kinds_of_sends_need_the_same() -> None:
     """A decision about one is kept for both."""
     assert RULES[SEND] == RULES[BATCH]
@@ -100,10 +154,11 @@ async def closed_by(*commands: Command) -> bool:
     control = AccessControl(
         settings, AccessBook({"root": User("root", "root-key", UserType.SUPER)}), ManualClock()
     )
-    handler = control.around({SEND: lambda *_: None})[SEND]
+    handler = control.around({SEND: lambda *_: pytest.fail("served")})[SEND]
     for command in commands:
-        with pytest.raises(Rejected):
-            handler(connection, command)
+        with suppress(Rejected):
+            answer: Any = handler(connection, command)
+            assert (answer.code, answer.ext) == (ResponseCode.NO_PERMISSION, {"brokersetDenied": "1"})
     await asyncio.sleep(0)
     return bool(closed)
 

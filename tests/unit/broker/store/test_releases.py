@@ -167,6 +167,7 @@ def test_timers_leave_the_same_files(tmp_path: Path, seed: int, *, crc: bool) ->
 class _Chunks:
     """The part of a connection that a lane uses."""
 
+    peer = ("10.0.0.1", 54321)
     in_flight_room = answers_room = 1 << 20
     in_flight = 0
 

@@ -7,7 +7,9 @@ import pytest
 from brokerset_cli.kubernetes import fencing, names, tree
 from brokerset_cli.kubernetes.sets import GroupView
 from brokerset_operator.model import names as operator_names
+from brokerset_operator.model import tls_stages
 from brokerset_operator.plan import reasons, requests
+from brokerset_operator.resources import tls_files
 
 
 @pytest.mark.parametrize(
@@ -16,6 +18,15 @@ from brokerset_operator.plan import reasons, requests
 def test_labels_and_annotations_are_the_operators(name: str) -> None:
     """Neither program may import the other, so the names exist twice."""
     assert getattr(names, name) == getattr(operator_names, name)
+
+
+def test_whom_to_trust_is_named_as_the_operator_names_it() -> None:
+    """Annotation and stage of pods, ConfigMap, its entry, and the name that certificates are for."""
+    assert names.TLS == tls_stages.ANNOTATION
+    assert tls_stages.TlsStage.ENFORCING.name.lower() == names.ENFORCING
+    assert names.AUTHORITIES_ENTRY == tls_files.AUTHORITIES_FILE
+    assert names.authority("orders") == operator_names.authority("orders")
+    assert names.server_name("orders", "shop") == tls_files.server_name("orders", "shop")
 
 
 def test_states_and_reasons_are_the_operators() -> None:

@@ -16,13 +16,14 @@ from tests.unit.operator.ordered_subjects.states import (
     wanted,
 )
 
+from brokerset_operator.model import claim_reasons
+from brokerset_operator.model.verdict import WAIT_SECONDS
 from brokerset_operator.ordered_subjects import reasons
 from brokerset_operator.ordered_subjects.observed import Create, Observed, Scale
 from brokerset_operator.ordered_subjects.plan import (
     PROBLEMS_SHOWN_MAX,
     REFUSED_SECONDS,
     SCALING_SECONDS,
-    WAIT_SECONDS,
     decide_deletion,
     decide_request,
     judge,
@@ -52,7 +53,7 @@ def test_nothing_is_asked_for_a_subject_that_is_as_wanted() -> None:
     ):
         assert decide_request(found) is None
         verdict = judge(found)
-        assert (verdict.ready, verdict.reason, verdict.again_seconds) == (True, reasons.AS_WANTED, None)
+        assert (verdict.ready, verdict.reason, verdict.again_seconds) == (True, claim_reasons.AS_WANTED, None)
 
 
 def test_another_number_of_partitions_is_a_scale_that_keeps_the_route() -> None:
@@ -140,7 +141,7 @@ def test_a_subject_of_another_set_with_the_same_controllers_is_left_alone() -> N
 
     assert decide_request(found) is None
     assert not decide_deletion(found)
-    assert judge(found).reason == reasons.NAME_TAKEN
+    assert judge(found).reason == claim_reasons.NAME_TAKEN
     assert "bills-0" in judge(found).message
 
 
@@ -185,7 +186,7 @@ def test_without_a_master_there_is_nothing_to_choose() -> None:
     found = replace(observed(None), with_master=frozenset(), foreign_groups=frozenset({"bills-0"}))
 
     assert decide_request(found) is None
-    assert (judge(found).reason, judge(found).again_seconds) == (reasons.NO_MASTER, WAIT_SECONDS)
+    assert (judge(found).reason, judge(found).again_seconds) == (claim_reasons.NO_MASTER, WAIT_SECONDS)
 
 
 def test_a_route_with_a_group_that_the_set_lacks_is_not_asked_for() -> None:

@@ -18,8 +18,10 @@ from tests.unit.operator.ordered_subjects.states import (
     state,
 )
 
+from brokerset_operator.model import claim_reasons
+from brokerset_operator.model.verdict import Verdict
 from brokerset_operator.ordered_subjects import reasons
-from brokerset_operator.ordered_subjects.plan import Verdict, judge, progress_of
+from brokerset_operator.ordered_subjects.plan import judge, progress_of
 from brokerset_operator.ordered_subjects.status import GROUPS_SHOWN_MAX, status_of
 from brokerset_protocol.bodies.ordered import SubjectState
 from brokerset_protocol.subject_words import PartitionStatus
@@ -127,7 +129,7 @@ def test_what_was_known_stays_while_nobody_can_be_asked() -> None:
     before = _status(OPEN_4)
     live = {**manifest(), "status": before}
 
-    status = status_of(live, "events", Verdict(False, reasons.CONTROLLERS_SILENT, "nobody leads"), T1)
+    status = status_of(live, "events", Verdict(False, claim_reasons.CONTROLLERS_SILENT, "nobody leads"), T1)
 
     assert {key: status[key] for key in ("generation", "partitions", "sealing", "route", "groupCount")} == {
         "generation": 1,
@@ -137,7 +139,7 @@ def test_what_was_known_stays_while_nobody_can_be_asked() -> None:
         "groupCount": 0,
     }
     assert _condition(status, reasons.SCALING) == _condition(before, reasons.SCALING)
-    assert status["phase"] == reasons.CONTROLLERS_SILENT
+    assert status["phase"] == claim_reasons.CONTROLLERS_SILENT
 
 
 def test_a_status_is_never_longer_than_the_api_server_takes() -> None:

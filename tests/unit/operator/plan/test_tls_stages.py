@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from brokerset_operator.model.actions import EmitEvent
+from brokerset_operator.model.certificates import trust_config_map
 from brokerset_operator.model.observed import Observed
-from brokerset_operator.model.tls_stages import TlsStage, connects_by_tls, next_step
+from brokerset_operator.model.tls_stages import TlsStage, connects_by_tls, jobs_use_tls, next_step
 from brokerset_operator.plan.deciding import plan
 from brokerset_sim.kubernetes_model import BAD_IMAGE, Kubernetes
 from brokerset_sim.kubernetes_wanted import wanted_of_model
@@ -19,10 +20,15 @@ from brokerset_sim.kubernetes_worlds import act, condition, decide, is_done, set
 NAMES = {"secretName": "orders-tls", "trustConfigMap": "orders-authorities"}
 ENFORCING = {**NAMES, "mode": "enforcing"}
 PERMISSIVE = {**NAMES, "mode": "permissive"}
-SECONDS_MAX = 600
+OWN = {"authority": {}, "mode": "enforcing"}
+NOT_ASKED = {**OWN, "clients": {"trustConfigMap": "shop-clients"}}
+OPTIONAL = {**OWN, "clients": {"trustConfigMap": "shop-clients", "mode": "optional"}}
+REQUIRED = {**OWN, "clients": {"trustConfigMap": "shop-clients", "mode": "require"}}
+SECONDS_MAX = 1200
 
-CONNECTS_BY_TLS = {TlsStage.CONNECTING, TlsStage.ENFORCING}
-TAKES_TLS = {TlsStage.ACCEPTING, TlsStage.CONNECTING, TlsStage.ENFORCING}
+SHOWS_ITSELF = {TlsStage.ASKING, TlsStage.REQUIRING}
+CONNECTS_BY_TLS = {TlsStage.CONNECTING, TlsStage.ENFORCING, *SHOWS_ITSELF}
+TAKES_TLS = {TlsStage.ACCEPTING, *CONNECTS_BY_TLS}
 TAKES_PLAIN = {TlsStage.SERVING, TlsStage.ACCEPTING, TlsStage.CONNECTING}
 """What `resources/tls_files` makes of the stages; of all ports, those of members too."""
 
@@ -34,12 +40,18 @@ def stages(world: Kubernetes) -> list[TlsStage]:
 
 
 def check(world: Kubernetes) -> None:
-    """Each pod reaches each other one, and the operator all of them."""
-    found = stages(world)
-    by_tls = connects_by_tls(world.observe_now().pods)
+    """Each pod reaches each other one, and the operator and a job that begins now all of them."""
+    found, observed = stages(world), world.observe_now()
+    by_tls = connects_by_tls(observed.pods)
+    job_by_tls = observed.manifest is not None and (
+        trust_config_map(observed.manifest) is not None and jobs_use_tls(observed.manifest, observed.pods)
+    )
     for server in found:
-        for client_by_tls in (by_tls, *(stage in CONNECTS_BY_TLS for stage in found)):
-            assert server in (TAKES_TLS if client_by_tls else TAKES_PLAIN), (found, by_tls)
+        for client_by_tls in (by_tls, job_by_tls, *(stage in CONNECTS_BY_TLS for stage in found)):
+            assert server in (TAKES_TLS if client_by_tls else TAKES_PLAIN), (found, by_tls, job_by_tls)
+        if server is TlsStage.REQUIRING:
+            assert set(found) <= SHOWS_ITSELF, found
+            assert world.manifest.spec.tls.clients is not None, "by which the operator shows itself"
 
 
 def carried_on(world: Kubernetes, seconds_max: int = SECONDS_MAX) -> list[set[TlsStage]]:
@@ -70,6 +82,11 @@ def change(world: Kubernetes, tls: dict[str, Any], **spec: Any) -> None:
         (PERMISSIVE, ENFORCING, TlsStage.ENFORCING),
         (ENFORCING, PERMISSIVE, TlsStage.ACCEPTING),
         (PERMISSIVE, {}, TlsStage.SERVING),
+        ({}, REQUIRED, TlsStage.REQUIRING),
+        (OWN, OPTIONAL, TlsStage.ASKING),
+        (OPTIONAL, REQUIRED, TlsStage.REQUIRING),
+        (REQUIRED, NOT_ASKED, TlsStage.ENFORCING),
+        (REQUIRED, NOT_ASKED | {"mode": "permissive"}, TlsStage.ACCEPTING),
     ],
 )
 def test_no_pod_is_ever_kept_out_by_another_one(
@@ -214,6 +231,32 @@ def test_what_pods_need_cannot_be_taken_out_of_the_manifest_before_they_are_back
     assert all(isinstance(action, EmitEvent) for action in decided.actions)
 
 
+def test_whose_clients_are_asked_cannot_forget_by_whom_before_nobody_is() -> None:
+    """The way back needs their authorities, and the operator knows by it that it has to show itself."""
+    world = settled(tls=REQUIRED)
+    change(world, OWN)
+
+    decided = decide(world.observe_now())
+
+    (ready,) = (c for c in decided.status["conditions"] if c["type"] == "Ready")
+    assert ready["reason"] == "InvalidSpec"
+    assert "spec.tls.clients" in ready["message"]
+    assert "put it back with mode: none" in ready["message"]
+    assert all(isinstance(action, EmitEvent) for action in decided.actions)
+
+    change(world, NOT_ASKED)
+    assert carried_on(world)[-1] == {TlsStage.ENFORCING}
+    change(world, OWN)
+    assert carried_on(world) == [{TlsStage.ENFORCING}], "nothing is left to be done"
+
+
+def test_the_status_says_whether_clients_are_asked() -> None:
+    """Next to where the certificate is from."""
+    for tls, said in ((OWN, None), (NOT_ASKED, None), (OPTIONAL, "optional"), (REQUIRED, "require")):
+        decided = decide(settled(tls=tls).observe_now())
+        assert decided.status["tls"].get("clients") == said
+
+
 def test_a_pod_that_is_missing_is_waited_for() -> None:
     """It may be made by a template of before."""
     world = settled(tls=PERMISSIVE)
@@ -226,3 +269,19 @@ def test_a_pod_that_is_missing_is_waited_for() -> None:
 
     assert step.stage is TlsStage.ACCEPTING
     assert "orders-0-1" in step.waits_for
+
+
+def test_a_job_uses_tls_before_its_set_refuses_plain() -> None:
+    """On the way to `enforcing` from the stage on in which all pods take it, so that no run is in the way."""
+    world = settled(tls=PERMISSIVE)
+    assert stages(world)[0] is TlsStage.ACCEPTING
+    observed = world.observe_now()
+    assert observed.manifest is not None
+    assert not jobs_use_tls(observed.manifest, observed.pods), "as it was before: clients need not trust it"
+
+    change(world, ENFORCING)
+
+    observed = world.observe_now()
+    assert observed.manifest is not None
+    assert jobs_use_tls(observed.manifest, observed.pods)
+    assert jobs_use_tls(observed.manifest, {}), "a new set takes nothing else"

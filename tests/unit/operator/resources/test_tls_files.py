@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.unit.operator.resources.sets import KINDS, Objects, build, container_of, hash_of, template
 
-from brokerset_runtime.tls.config import TlsMode, tls_config
+from brokerset_runtime.tls.config import ClientCertificates, TlsMode, tls_config
 
 TLS: dict[str, Any] = {"tls": {"secretName": "orders-tls"}}
 TRUSTING: dict[str, Any] = {"tls": {"secretName": "orders-tls", "trustConfigMap": "orders-authorities"}}
@@ -109,6 +109,45 @@ def test_pods_that_enforce_tls_use_it_among_themselves_and_trust_the_config_map(
     }
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         assert container[probe]["httpGet"]["scheme"] == "HTTPS"
+
+
+@pytest.mark.parametrize(
+    ("mode", "name"),
+    [({}, "orders-controller"), ({}, "orders-0"), (DLEDGER, "orders-0"), (DLEDGER, "orders-namesrv")],
+)
+def test_pods_that_require_certificates_have_the_authorities_of_clients(
+    mode: dict[str, Any], name: str
+) -> None:
+    """Next to that of members, which is another one; they show their own certificate where they connect."""
+    clients = {"mode": "require", "trustConfigMap": "shop-clients"}
+    objects = build({"tls": {"authority": {}, "mode": "enforcing", "clients": clients}, **mode})
+    container = container_of(objects, name)
+    mounts = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
+    volumes = {each["name"]: each for each in template(objects, name)["spec"]["volumes"]}
+    variables = {each["name"]: each.get("value") for each in container["env"]}
+    named = Path(str(variables["BROKERSET_SET_tlsConfigFile"]))
+
+    config = tls_config(
+        pairs(objects["ConfigMap", name]["data"][named.name]), folder=named.parent, label=name
+    )
+
+    assert config.client_certificates is ClientCertificates.REQUIRE
+    assert config.client_authorities == Path(mounts["tls-clients"]) / "ca.crt"
+    assert config.member_authorities == Path(mounts["tls-trust"]) / "ca.crt"
+    assert config.client == config.server
+    assert volumes["tls-clients"]["configMap"]["name"] == "shop-clients"
+    assert volumes["tls-trust"]["configMap"]["name"] == "orders-authority"
+
+
+def test_clients_that_are_not_asked_yet_replace_no_pod() -> None:
+    """`mode: none` is where a set comes from, and where it goes back to."""
+    own: dict[str, Any] = {"authority": {}, "mode": "enforcing"}
+    without, none = (
+        build({"tls": own | more}) for more in ({}, {"clients": {"trustConfigMap": "shop-clients"}})
+    )
+
+    for name in ("orders-controller", "orders-0"):
+        assert template(none, name) == template(without, name)
 
 
 def test_prometheus_scrapes_by_tls_what_refuses_plain() -> None:

@@ -13,6 +13,7 @@ from tests.unit.operator.store_jobs.worlds import (
     AuditWorld,
     ExportWorld,
     audit_manifest,
+    enforcing_set,
     export_manifest,
     migration_manifest,
     observed_migration,
@@ -60,6 +61,14 @@ def export_objects(**spec: Any) -> list[dict[str, Any]]:
     return world.made
 
 
+def enforcing_export_objects(**spec: Any) -> list[dict[str, Any]]:
+    """The same of a set that takes TLS alone and checks users."""
+    manifest = read_store_export(export_manifest(credentials={"secretName": "lake-credentials"}, **spec))
+    world = ExportWorld(manifest=manifest, exported=enforcing_set(), spark_role="ClusterRole/system:driver")
+    world.begin()
+    return world.made
+
+
 def migration_objects(**spec: Any) -> list[dict[str, Any]]:
     """What the first round of the copy makes."""
     observed = observed_migration(
@@ -74,6 +83,7 @@ OBJECTS = {
     "audit": lambda: audit_objects(**FULL),
     "migration": lambda: migration_objects(engine="spark", executors={"instances": 2}),
     "export": lambda: export_objects(executors={"instances": 2}),
+    "export-enforcing": lambda: enforcing_export_objects(executors={"instances": 2}),
 }
 
 
@@ -95,7 +105,9 @@ def pods(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    "make", [audit_objects, migration_objects, export_objects], ids=["audit", "migration", "export"]
+    "make",
+    [audit_objects, migration_objects, export_objects, enforcing_export_objects],
+    ids=["audit", "migration", "export", "enforcing"],
 )
 def test_pods_of_jobs_satisfy_the_restricted_standard_and_have_no_token(make: Any) -> None:
     """The brokers' user, nothing from the host, nothing of the API."""

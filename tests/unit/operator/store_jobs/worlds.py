@@ -12,6 +12,7 @@ from brokerset_operator.model.actions import ApplyObject, DeleteObject, EmitEven
 from brokerset_operator.model.observed import Meta
 from brokerset_operator.store_jobs import labels
 from brokerset_operator.store_jobs.audit_plan import AuditPlan, plan_audit
+from brokerset_operator.store_jobs.broker_access import BrokerTrust
 from brokerset_operator.store_jobs.export_plan import plan_export
 from brokerset_operator.store_jobs.migration_plan import plan_migration
 from brokerset_operator.store_jobs.observed import (
@@ -143,6 +144,17 @@ def observed_export(**more: Any) -> ObservedExport:
         "now": CREATED + 60,
     }
     return ObservedExport(**{**given, **more})
+
+
+TRUST = BrokerTrust("orders-authorities", "orders-namesrv.shop.svc")
+"""Of the set `orders` when it takes TLS alone."""
+
+
+def enforcing_set() -> ExportedSet:
+    """The set `orders` when it takes TLS alone and checks users."""
+    return ExportedSet(
+        name="orders", name_servers="orders-namesrv.shop.svc:9876", trust=TRUST, checks_users=True
+    )
 
 
 def export_summary(*findings: Mapping[str, Any], rows: int = 100, lag: int = 0, gaps: int = 0) -> str:
