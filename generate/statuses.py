@@ -136,6 +136,9 @@ class UserStatus(Status):
     groups: Annotated[tuple[Annotated[str, longest(127)], ...], items(512)] = ()
     """Names of the broker groups that have the user as wanted."""
 
+    former_password_until: Time | None = None
+    """Until when brokers accept the former password, too; absent when they do not."""
+
 
 class SubjectConsumers(Open):
     """One group."""

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import ConfigDict, Field
 
+from brokerset_acl.former_passwords import FORMER_SECONDS_MAX
 from brokerset_acl.policies import (
     ENTRIES_MAX,
     SOURCE_SIZE_MAX,
@@ -170,6 +171,9 @@ class UserSpec(Part):
 
     password_secret: PasswordSecret | None = None
     """Where the password is. Without it the operator makes one, in the Secret `<name>-credentials`."""
+
+    password_overlap_seconds: Annotated[int, Field(ge=0, le=FORMER_SECONDS_MAX)] = 0
+    """How long the former password is accepted, too, after a change of the Secret; 0: not at all."""
 
     policies: Annotated[tuple[Policy, ...], Field(strict=False, max_length=POLICIES_MAX)] = ()
     """What the user may do. What nobody allows is refused."""

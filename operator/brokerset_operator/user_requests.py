@@ -26,6 +26,7 @@ from brokerset_operator.connecting import Connecting
 from brokerset_protocol import headers
 from brokerset_protocol.bodies.access import UserInfo
 from brokerset_protocol.codes import RequestCode
+from brokerset_protocol.commands import Command
 
 ASK_SECONDS: Final = 5.0
 """Time-out of one request; a change is answered when the replicas in sync have it."""
@@ -58,15 +59,19 @@ class UserRequests:
         try:
             info = UserInfo.from_json(body)
             known = KnownUser(
-                UserType.named(info.user_type), UserStatus.named(info.user_status), info.password
+                UserType.named(info.user_type),
+                UserStatus.named(info.user_status),
+                info.password,
+                info.former_until,
             )
             found: dict[str, object] = fields.parse_object(said) if said else {}
             return known, Acl.from_json(found) if found.get("policies") else None
         except FormatError as error:
             raise BrokerSilent(f"broker {address} says what cannot be read: {error}") from error
 
-    async def carry_out(self, address: str, request: Request) -> None:
-        """Do one thing."""
+    async def carry_out(self, address: str, request: Request) -> int | None:
+        """Do one thing. Returns of an update until when the broker accepts the former password, in
+        milliseconds since 1970; None if it does not."""
         match request:
             case CreateUser(user):
                 wanted = WantedUser(user.username, user.password, user.type, user.status)
@@ -78,19 +83,20 @@ class UserRequests:
                         raise
                     await self._put_user(address, RequestCode.AUTH_UPDATE_USER, wanted)
             case UpdateUser(wanted):
-                await self._put_user(address, RequestCode.AUTH_UPDATE_USER, wanted)
+                return await self._put_user(address, RequestCode.AUTH_UPDATE_USER, wanted)
             case PutPolicies(acl):
                 header = headers.NamedSubject(subject=acl.subject)
                 await self._ask(address, RequestCode.AUTH_CREATE_ACL, header, orjson.dumps(acl.to_json()))
             case DropPolicy(subject, kind, resource):
                 away = headers.DeleteAcl(subject=subject, policy_type=str(kind), resource=resource.key)
                 await self._ask(address, RequestCode.AUTH_DELETE_ACL, away)
+        return None
 
     async def delete(self, address: str, name: str) -> None:
         """Delete a user with all policies; without it nothing is done."""
         await self._ask(address, RequestCode.AUTH_DELETE_USER, headers.NamedUser(username=name))
 
-    async def _put_user(self, address: str, code: RequestCode, wanted: WantedUser) -> None:
+    async def _put_user(self, address: str, code: RequestCode, wanted: WantedUser) -> int | None:
         given = {
             "username": wanted.username,
             "password": wanted.password,
@@ -98,11 +104,18 @@ class UserRequests:
             "userStatus": wanted.status,
         }
         body = {name: str(value) for name, value in given.items() if value is not None}
-        await self._ask(address, code, headers.NamedUser(username=wanted.username), orjson.dumps(body))
+        header = headers.UpdateUser(
+            username=wanted.username, former_password_seconds=wanted.former_seconds or None
+        )
+        answer = await self._answer(address, code, header, orjson.dumps(body))
+        return headers.UpdateUserResponse.from_ext(answer.ext).former_until
 
     async def _ask(self, address: str, code: RequestCode, header: headers.Header, body: bytes = b"") -> bytes:
+        return bytes((await self._answer(address, code, header, body)).body)
+
+    async def _answer(self, address: str, code: RequestCode, header: headers.Header, body: bytes) -> Command:
         try:
-            return bytes((await self._requests.request(address, code, header, body)).body)
+            return await self._requests.request(address, code, header, body)
         except (AnswerTimeout, BrokerUnreachable) as error:
             raise BrokerSilent(f"broker {address} does not answer: {error}") from error
         except RequestRefused as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import structlog
@@ -12,7 +13,7 @@ from brokerset_acl.users import User as StoredUser
 from brokerset_kube import kinds
 from brokerset_kube.errors import AlreadyExists, Forbidden, NotFound
 from brokerset_operator.access_users import reasons
-from brokerset_operator.access_users.plan import plan_user
+from brokerset_operator.access_users.plan import Overlap, UpdateUser, plan_user
 from brokerset_operator.access_users.secret import (
     SECRET_KEY,
     is_owned_by,
@@ -20,7 +21,7 @@ from brokerset_operator.access_users.secret import (
     password_problem,
     secret_name,
 )
-from brokerset_operator.access_users.status import Provided, status_of
+from brokerset_operator.access_users.status import Provided, applied_version, status_of
 from brokerset_operator.brokers_view import BrokerSilent, master_address
 from brokerset_operator.claim_reconciler import (
     ClaimReconciler,
@@ -53,6 +54,22 @@ PASSWORD_BYTES: Final = 24
 """Random bytes of a password that is made."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Secret:
+    """The Secret of a User as it was read or written."""
+
+    name: str
+    version: str
+    """Another one after each change."""
+
+    password: str = field(repr=False)
+
+
+def _version_of(secret: Mapping[str, Any]) -> str:
+    metadata = secret["metadata"]
+    return f"{metadata.get('uid', '')}/{metadata.get('resourceVersion', '')}"
+
+
 class UserReconciler(ClaimReconciler[User, Provided]):
     """Reconciles one User at a time; details are where it is, and where its password."""
 
@@ -72,10 +89,16 @@ class UserReconciler(ClaimReconciler[User, Provided]):
         if manifest.username in signing.users:
             text = f"{manifest.username} is a user of Secret {secret_of(broker_set)}; choose another name"
             raise Stopped(reasons.NAME_RESERVED, text)
-        secret, password = await self._password(live, manifest)
-        wanted = StoredUser(manifest.username, password, manifest.user_type, manifest.user_status)
-        verdict, groups = await self._at_set(live, manifest, wanted, broker_set, of_set)
-        return verdict, Provided(secret, groups)
+        secret = await self._secret(live, manifest)
+        wanted = StoredUser(manifest.username, secret.password, manifest.user_type, manifest.user_status)
+        overlap = Overlap(
+            manifest.spec.password_overlap_seconds,
+            applied_version(live) != secret.version,
+            self.means.clock.now_ms(),
+        )
+        verdict, until = await self._at_set(live, manifest, wanted, overlap, broker_set, of_set)
+        latest = max((until_ms for until_ms in until.values() if until_ms is not None), default=None)
+        return verdict, Provided(secret.name, tuple(until), secret.version, latest)
 
     async def _checking_set(self, key: Key, user: User) -> tuple[Mapping[str, Any], BrokerSet, SetSigning]:
         """The set, if its users can be changed. Raises `Stopped` and `NotOurs`."""
@@ -93,12 +116,12 @@ class UserReconciler(ClaimReconciler[User, Provided]):
 
     # -- password -----------------------------------------------------------------------------------------
 
-    async def _password(self, live: Mapping[str, Any], user: User) -> tuple[str, str]:
-        """Name of the Secret and the password in it. Raises `Stopped`."""
+    async def _secret(self, live: Mapping[str, Any], user: User) -> _Secret:
+        """The Secret with the password. Raises `Stopped`."""
         given = user.spec.password_secret
         try:
             if given is None:
-                return secret_name(user.metadata.name), await self._own_password(live, user)
+                return await self._own_secret(live, user)
             namespace = live["metadata"]["namespace"]
             try:
                 secret = await self.means.client.get(kinds.SECRET, given.name, namespace)
@@ -113,9 +136,9 @@ class UserReconciler(ClaimReconciler[User, Provided]):
         if problem is not None or password is None:
             text = f"the entry {given.key} of Secret {given.name} {problem}; correct it"
             raise Stopped(reasons.SECRET_MISSING, text, WAIT_SECONDS)
-        return given.name, password
+        return _Secret(given.name, _version_of(secret), password)
 
-    async def _own_password(self, live: Mapping[str, Any], user: User) -> str:
+    async def _own_secret(self, live: Mapping[str, Any], user: User) -> _Secret:
         """That of the Secret which the operator makes; a new one where there is none."""
         client, name = self.means.client, secret_name(user.metadata.name)
         try:
@@ -133,17 +156,18 @@ class UserReconciler(ClaimReconciler[User, Provided]):
             password = secrets.token_urlsafe(PASSWORD_BYTES)
         wanted = made_secret(live, user.username, password)
         if found is not None and found.get("data") == wanted["data"]:
-            return password
+            return _Secret(name, _version_of(found), password)
         self._ensure_leading()
+        written: Mapping[str, Any]
         if found is None:
             try:
-                await client.create(wanted)
+                written = await client.create(wanted)
             except AlreadyExists:
                 text = f"Secret {name} was made by somebody else just now"
                 raise Stopped(reasons.SECRET_TAKEN, text, WAIT_SECONDS) from None
         else:
             metadata = found["metadata"]
-            await client.merge_patch(
+            written = await client.merge_patch(
                 kinds.SECRET,
                 name,
                 metadata["namespace"],
@@ -153,7 +177,7 @@ class UserReconciler(ClaimReconciler[User, Provided]):
         if made:
             await self.means.events.emit(live, "PasswordMade", f"made a password, in Secret {name}")
         log.info("secret of a user written", secret=f"{live['metadata']['namespace']}/{name}", new=made)
-        return password
+        return _Secret(name, _version_of(written), password)
 
     # -- brokers ------------------------------------------------------------------------------------------
 
@@ -162,50 +186,63 @@ class UserReconciler(ClaimReconciler[User, Provided]):
         live: Mapping[str, Any],
         user: User,
         wanted: StoredUser,
+        overlap: Overlap,
         broker_set: Mapping[str, Any],
         manifest: BrokerSet,
-    ) -> tuple[Verdict, tuple[str, ...]]:
-        """Make the user what is wanted; returns the groups, too, where it is that."""
+    ) -> tuple[Verdict, Mapping[str, int | None]]:
+        """Make the user what is wanted; returns the groups, too, where it is that, with until when the former
+        password is accepted there."""
         view = await self._view_of(broker_set)
         groups = await self._own_groups(broker_set, view, manifest.broker_names)
-        done: list[str] = []
+        done: dict[str, int | None] = {}
 
         async def act(group: str, address: str) -> None:
             try:
-                await self._at_group(live, user, wanted, group, address, requests)
+                until_ms = await self._at_group(live, user, wanted, overlap, group, address, requests)
             except UserRefused as error:
                 raise Stopped(reasons.REFUSED, f"{group}: {error}") from error
-            done.append(group)
+            done[group] = until_ms
 
         async with UserRequests(view.connecting) as requests:
             problems = await at_masters(manifest.broker_names, groups, act)
         if problems:
             text = "; ".join(text for _, text in problems)
-            return Verdict(False, problems[0][0], text, WAIT_SECONDS), tuple(done)
+            return Verdict(False, problems[0][0], text, WAIT_SECONDS), done
         text = f"{len(done)} groups have the user as wanted"
         if manifest.spec.acl.mode != ENFORCING:
             text += "; nobody is checked yet, as acl.mode of the set is permissive"
-        return Verdict(True, claim_reasons.AS_WANTED, text), tuple(done)
+        return Verdict(True, claim_reasons.AS_WANTED, text), done
 
     async def _at_group(
         self,
         live: Mapping[str, Any],
         user: User,
         wanted: StoredUser,
+        overlap: Overlap,
         group: str,
         address: str,
         requests: UserRequests,
-    ) -> None:
-        """Make one group's user what is wanted."""
+    ) -> int | None:
+        """Make one group's user what is wanted; until when the former password is accepted there."""
         known, there = await requests.known(address, user.username)
-        decided = plan_user(wanted, user.acl, known, there)
+        until_ms = None if known is None else known.former_until_ms
+        decided = plan_user(wanted, user.acl, known, there, overlap)
         for request in decided.requests:
             self._ensure_leading()
-            await requests.carry_out(address, request)
+            found = await requests.carry_out(address, request)
+            if isinstance(request, UpdateUser):
+                until_ms = found
         if decided.text:
             text = f"{user.username} at {group}: {decided.text}"
             await self.means.events.emit(live, decided.event, text)
-            log.info("user changed", user=user.username, broker=address, what=decided.text)
+            log.info(
+                "user changed",
+                user=user.username,
+                broker=address,
+                what=decided.text,
+                former_until_ms=until_ms,
+            )
+        return until_ms
 
     # -- deletion -----------------------------------------------------------------------------------------
 

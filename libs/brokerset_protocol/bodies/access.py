@@ -14,3 +14,7 @@ class UserInfo(JsonBody):
     password: str | None = None
     user_type: str | None = None
     user_status: str | None = None
+
+    # brokerset
+    former_until: int | None = None
+    """Until when the user's former password is accepted, in milliseconds since 1970."""

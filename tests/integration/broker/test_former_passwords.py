@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
@@ -173,3 +174,48 @@ async def test_controllers_agree_on_former_passwords(tmp_path: Path) -> None:
             async with client_at(cluster.controllers.address(0), credentials) as client:
                 answer = await client.call(RequestCode.AUTH_LIST_USER)
                 assert (answer.code == 0) == (not refused)
+
+
+async def test_no_send_of_a_running_producer_fails_while_its_password_changes(tmp_path: Path) -> None:
+    """It sends on with the former password until it is started again with the new one, in both groups."""
+    async with user_cluster(tmp_path, {"a": 2, "b": 1}) as cluster:
+        brokers = [await cluster.broker("a"), await cluster.broker("b")]
+        for broker in brokers:
+            async with client_of(broker) as root:
+                await made(root)
+        codes: dict[str, list[int]] = {"key": [], "new-key": []}
+        restart, end = asyncio.Event(), asyncio.Event()
+
+        async def produce(broker: Broker, credentials: Credentials, until_set: asyncio.Event) -> None:
+            async with client_of(broker, credentials) as client:
+                while not until_set.is_set():
+                    codes[credentials.secret_key].append((await client.send("t")).code)
+
+        async def producer(broker: Broker) -> None:
+            await produce(broker, OLD, restart)
+            await produce(broker, NEW, end)
+
+        async def more_sent(password: str) -> None:
+            wanted = len(codes[password]) + 100
+            await until(lambda: len(codes[password]) >= wanted, SECONDS_MAX)
+
+        async with asyncio.TaskGroup() as tasks:
+            for broker in brokers:
+                tasks.create_task(producer(broker))
+            await more_sent("key")
+            async with client_of(brokers[0]) as root:
+                await change(root, "new-key")
+            await more_sent("key")
+            # Each broker has the new password with its next heartbeat; a restart needs it everywhere.
+            await until(
+                lambda: all(each.access.book.users["app"].password == "new-key" for each in brokers),
+                SECONDS_MAX,
+            )
+            await more_sent("key")
+            restart.set()
+            await more_sent("new-key")
+            end.set()
+
+        for answers in codes.values():  # a slow machine may lose a lease, but nobody is refused
+            assert ResponseCode.NO_PERMISSION not in answers
+            assert ResponseCode.SUCCESS in answers

@@ -100,6 +100,12 @@ class Bench:
         assert found is not None
         return found["status"], found["reason"]
 
+    def status(self, name: str = "shop") -> dict[str, Any]:
+        found = self.kube.get("users", name, NAMESPACE)
+        assert found is not None
+        status: dict[str, Any] = found["status"]
+        return status
+
     def events(self) -> list[str]:
         return [item["reason"] for key, item in self.kube.objects.items() if key[1] == "events"]
 
@@ -276,6 +282,50 @@ def test_a_given_password_counts_and_a_changed_one_replaces_it(tmp_path: Path) -
                 assert await found.send(Credentials("shop", password)) == ResponseCode.SUCCESS
                 assert await found.send(Credentials("shop", other)) == ResponseCode.NO_PERMISSION
             assert found.kube.get("secrets", "shop-credentials", NAMESPACE) is None
+
+    run(work())
+
+
+def test_the_password_of_before_counts_for_the_time_that_the_manifest_says(tmp_path: Path) -> None:
+    """When the Secret has changed; what somebody else has set is not kept. Without the time it is over."""
+    one, two, stolen = (Credentials("shop", password) for password in ("one", "two", "stolen"))
+
+    async def work() -> None:
+        async with bench(tmp_path) as found:
+            found.kube.put(user(passwordSecret={"name": "given"}, passwordOverlapSeconds=3600))
+            found.kube.put(secret("given", {"password": "one"}))
+            await found.reconcile()
+            assert "formerPasswordUntil" not in found.status()
+
+            found.kube.put(secret("given", {"password": "two"}))
+            await found.reconcile()
+            for _ in range(2):
+                assert [await found.send(each) for each in (one, two)] == [ResponseCode.SUCCESS] * 2
+                assert found.status()["formerPasswordUntil"] > "2026"
+                found.kube.change("users", "shop", NAMESPACE, lambda live: live["spec"].update(policies=[]))
+                found.kube.change(
+                    "users", "shop", NAMESPACE, lambda live: live["spec"].update(policies=POLICIES)
+                )
+                await found.reconcile()
+
+            async with UserRequests(CONNECTING) as requests:
+                wanted = WantedUser("shop", "stolen", former_seconds=60)
+                await requests.carry_out(found.controller.broker, UpdateUser(wanted))
+            await found.reconcile()
+            refused = [ResponseCode.NO_PERMISSION, ResponseCode.NO_PERMISSION, ResponseCode.SUCCESS]
+            assert [await found.send(each) for each in (stolen, one, two)] == refused
+
+            found.kube.put(secret("given", {"password": "one"}))
+            await found.reconcile()
+            assert await found.send(two) == ResponseCode.SUCCESS
+            found.kube.change(
+                "users", "shop", NAMESPACE, lambda live: live["spec"].update(passwordOverlapSeconds=0)
+            )
+            await found.reconcile()
+            assert await found.send(two) == ResponseCode.NO_PERMISSION
+            assert "formerPasswordUntil" not in found.status()
+            assert found.ready() == ("True", "AsWanted")
+            assert "one" not in json.dumps(found.status()).split('"')
 
     run(work())
 

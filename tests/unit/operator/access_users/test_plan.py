@@ -15,6 +15,7 @@ from brokerset_operator.access_users.plan import (
     CreateUser,
     DropPolicy,
     KnownUser,
+    Overlap,
     PutPolicies,
     UpdateUser,
     plan_user,
@@ -90,6 +91,41 @@ def test_a_password_that_is_not_shown_is_given_again_without_an_event() -> None:
 
     assert [type(each) for each in decided.requests] == [UpdateUser]
     assert decided.text == ""
+
+
+NOW = 1_700_000_000_000
+HOUR = Overlap(3_600, rotated=True, now_ms=NOW)
+
+
+@pytest.mark.parametrize(
+    ("known", "overlap", "seconds"),
+    [
+        (replace(KNOWN, password="old"), HOUR, 3_600),
+        (replace(KNOWN, password="stolen"), replace(HOUR, rotated=False), 0),
+        (replace(KNOWN, password=None), HOUR, 3_600),
+        (replace(KNOWN, password=None), replace(HOUR, rotated=False), 0),
+        (replace(KNOWN, password=None, former_until_ms=NOW + 9), replace(HOUR, rotated=False), 3_600),
+        (replace(KNOWN, type=UserType.SUPER), replace(HOUR, rotated=False), 3_600),
+        (replace(KNOWN, former_until_ms=NOW + 7_200_000), HOUR, 3_600),
+        (replace(KNOWN, former_until_ms=NOW + 7_200_000), replace(HOUR, seconds=0), 0),
+    ],
+)
+def test_the_former_password_counts_where_the_secret_has_changed_and_nowhere_else(
+    known: KnownUser, overlap: Overlap, seconds: int
+) -> None:
+    """What somebody else set is gone at once. What counts already goes on, but no longer than is said now."""
+    (update,) = plan_user(SHOP, acl(ORDERS), known, acl(ORDERS), overlap).requests
+
+    assert isinstance(update, UpdateUser)
+    assert update.wanted.former_seconds == seconds
+
+
+@pytest.mark.parametrize("until_ms", [None, NOW + 3_599_000, NOW + 3_630_000])
+def test_a_former_password_that_counts_as_long_as_is_wanted_is_left_alone(until_ms: int | None) -> None:
+    """Also if the clock of the broker is ahead a little."""
+    known = replace(KNOWN, former_until_ms=until_ms)
+
+    assert plan_user(SHOP, acl(ORDERS), known, acl(ORDERS), HOUR).requests == ()
 
 
 def test_policies_that_are_wanted_come_before_others_go() -> None:
