@@ -33,7 +33,7 @@ Answering = Callable[[Connection, Command], Coroutine[Any, Any, Command]]
 
 
 class AccessProcessors:
-    """The handlers; whoever asks is a Super user, by the check before them."""
+    """The handlers. Who may ask is checked before them: for what brokers ask, Super users alone."""
 
     def __init__(self, service: AccessService) -> None:
         self._service = service
@@ -59,11 +59,15 @@ class AccessProcessors:
     # -- administrators -----------------------------------------------------------------------------------
 
     async def change(self, connection: Connection, command: Command) -> Command:
-        """As a broker does, for the whole cluster; only while controllers check who administers."""
+        """As a broker does, for the whole cluster; only while controllers check who administers.
+
+        What a broker says of who asked it counts because brokers sign as a Super user.
+        """
         self._service.check_enabled()
-        header = ChangeAccess.from_ext(command.ext)
+        is_super = self._service.is_super(command)
+        header = ChangeAccess.from_ext(command.ext) if is_super else ChangeAccess(by_super=False)
         version, change = await self._service.change(
-            command, by_super=header.by_super is not False, repeated=header.by_super is not None
+            command, by_super=header.by_super is not False, repeated=is_super and header.by_super is not None
         )
         if change is not None:
             log.info(
@@ -81,7 +85,7 @@ class AccessProcessors:
         """As a broker does."""
         self._service.check_enabled()
         await self._service.current()
-        return answer_read(self._service.accounts, command, passwords=True)
+        return answer_read(self._service.accounts, command, passwords=self._service.is_super(command))
 
     # -- brokers ------------------------------------------------------------------------------------------
 

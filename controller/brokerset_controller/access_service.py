@@ -9,6 +9,7 @@ import structlog
 
 from brokerset_acl.access_requests import BookChange, decide_change
 from brokerset_acl.policies import Acl
+from brokerset_acl.signatures import ACCESS_KEY
 from brokerset_acl.users import User, user_of
 from brokerset_controller.access.codec import ACCESS_VERSION, encode_event
 from brokerset_controller.access.events import AccessEvent, BookAdopted, BookChanged
@@ -73,6 +74,16 @@ class AccessService:
     def heartbeat_version(self) -> int | None:
         """The version for heartbeats; None of a controller that does not lead, or has no users."""
         return self._machine.version if self.enabled and self._agreement.status.leading else None
+
+    def is_super(self, command: Command) -> bool:
+        """Whether a Super user sent a request that was let through."""
+        user = self.accounts.user(command.ext.get(ACCESS_KEY, ""))
+        return user is not None and user.is_super
+
+    def behind(self) -> Rejected | None:
+        """What a client gets that is not let through here, where users and policies may be old ones: the one
+        that leads has applied all that was committed. None from that one."""
+        return self._agreement.refusal()
 
     def check_enabled(self) -> None:
         """Raise `Rejected` unless this controller has users and policies."""

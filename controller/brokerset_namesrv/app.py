@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from brokerset_acl.access_book import Accounts
+from brokerset_acl.server_rules import NAMESRV_RULES
 from brokerset_namesrv import kv_file
-from brokerset_namesrv.administration import OPEN_AT_NAME_SERVERS, Administration, server_sign
+from brokerset_namesrv.administration import Administration, server_sign
 from brokerset_namesrv.external import ExternalListener
 from brokerset_namesrv.kv_file import KvFile
 from brokerset_namesrv.notices import Notifier
@@ -101,7 +102,13 @@ class NameServer:
             started=self._clock.monotonic(),
             provided=self._provided,
         )
-        administration = Administration(settings, OPEN_AT_NAME_SERVERS, accounts=self._accounts)
+        administration = Administration(
+            settings,
+            NAMESRV_RULES,
+            clusters=self._processors.table.clusters,
+            accounts=self._accounts,
+            denied=counters.requests_denied,
+        )
         handlers = administration.around(self._processors.handlers())
         self._server = RemotingServer(
             handlers, limits=self._limits, on_close=self._connection_closed, tls=self._tls

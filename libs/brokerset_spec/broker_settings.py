@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from brokerset_spec.access_settings import (
+    POLICIES_WITHOUT_NAMES,
     credentials_problems,
     first_user_of,
     inner_credentials_of,
@@ -639,7 +640,7 @@ class BrokerSettings:
         """What is wrong with the settings of access control; no text has a secret in it."""
         found = []
         if self.authorization_enabled and not self.authentication_enabled:
-            found.append("authorizationEnabled=true: needs authenticationEnabled=true, or nobody has a name")
+            found.append(POLICIES_WITHOUT_NAMES)
         if self.authentication_enabled and self.refuse_signed_requests:
             found.append("refuseSignedRequests=true: not together with authenticationEnabled=true")
         found += credentials_problems(

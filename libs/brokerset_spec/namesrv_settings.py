@@ -28,6 +28,10 @@ class NamesrvSettings:
     """Whether only Super users may register brokers and administer: those of the two settings below. What
     clients need to find brokers stays open to everybody; see `docs/security.md`. Not known to RocketMQ."""
 
+    authorization_enabled: bool = False
+    """Whether policies count here, too: users who are not Super users may administer what policies allow.
+    Needs `authenticationEnabled`, and users of controllers. Not known to RocketMQ."""
+
     refusals_max: int = number(10_000)
     """Refused requests (code 16) of one connection in 10 s at which it is closed; 0: never. Not known to
     RocketMQ."""

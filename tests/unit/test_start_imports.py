@@ -32,8 +32,8 @@ def loaded(module: str) -> list[str]:
     ("module", "modules_max"),
     [
         ("brokerset_broker.command_line", 549),
-        ("brokerset_controller.command_line", 398),
-        ("brokerset_namesrv.command_line", 300),
+        ("brokerset_controller.command_line", 401),
+        ("brokerset_namesrv.command_line", 303),
     ],
 )
 def test_a_server_starts_without_the_libraries_that_it_may_not_need(module: str, modules_max: int) -> None:

@@ -19,7 +19,7 @@ import structlog
 
 from brokerset_acl.access_book import AccessBook, Accounts, configured_users
 from brokerset_acl.deciding import Need, refusal
-from brokerset_acl.needs import needs_of, topic_need
+from brokerset_acl.needs import check_number, needs_of, topic_need
 from brokerset_acl.policies import Action
 from brokerset_acl.signatures import (
     ACCESS_KEY,
@@ -75,9 +75,6 @@ _PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSA
 """Codes whose requests need the right to their topic and group and nothing else."""
 
 _KEPT: Final = _SENDS | _PULLS
-
-NEEDS_MAX: Final = 5_000
-"""Topics and groups that one request of a Normal user may name: each is compared with every entry."""
 
 TEXT_MAX: Final = 128
 """Characters of a name that somebody claims, in texts and log lines."""
@@ -187,11 +184,7 @@ class AccessControl:
             user = self._authenticated(connection, command)
         if self._authorizes and command.code not in self._unlimited and not (user and user.is_super):
             needs = [] if user is None else needs_of(command, self._cluster)
-            if len(needs) > NEEDS_MAX:
-                raise Rejected(
-                    ResponseCode.INVALID_PARAMETER,
-                    f"{len(needs)} topics and groups in one request, at most {NEEDS_MAX} are checked",
-                )
+            check_number(needs)
             self._authorize(connection, command, user, needs)
         if user is not None and command.code == RequestCode.HEART_BEAT:
             self._users[connection] = user.username

@@ -35,6 +35,7 @@ def checking_bench() -> Bench:
         inner_client_authentication_credentials='{"accessKey":"inner","secretKey":"inner-key"}',
     )
     bench.engine.status = replace(bench.engine.status, configuration=Configuration())
+    bench.sender = "root"
     return bench
 
 
@@ -246,3 +247,22 @@ async def test_the_first_user_needs_all_controllers() -> None:
     assert refused.code == ResponseCode.SYSTEM_BUSY
     assert "controller 1 at 127.0.0.1:1 does not answer; start it, or remove it" in (refused.remark or "")
     assert not bench.engine.proposed
+
+
+async def test_who_is_no_super_user_sees_no_passwords_and_speaks_for_nobody() -> None:
+    """With policies others may change users; what brokers say of a sender they cannot say of themselves."""
+    bench = checking_bench()
+    assert (await create(bench, "app")).code == 0
+    bench.sender = "app"
+    claims = ChangeAccess(by_super=True, sent_by="root").to_ext()
+
+    shown = await bench.ask(RequestCode.AUTH_GET_USER, {"username": "root"})
+    made = await bench.ask(
+        RequestCode.AUTH_CREATE_USER,
+        {"username": "evil", **claims},
+        orjson.dumps({"username": "evil", "password": "key", "userType": "Super"}),
+    )
+
+    assert "password" not in json.loads(shown.body)
+    assert made.remark == "The super user can only be create by super user"
+    assert (await create(bench, "more")).code == 0
