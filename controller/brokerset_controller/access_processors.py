@@ -10,6 +10,7 @@ import structlog
 
 from brokerset_acl.access_book import acls_of, users_of
 from brokerset_acl.access_requests import answer_read
+from brokerset_acl.book_json import book_values
 from brokerset_acl.signatures import ACCESS_KEY
 from brokerset_controller.access.machine import BOOK_BYTES_MAX
 from brokerset_controller.access_service import AccessService
@@ -90,20 +91,15 @@ class AccessProcessors:
     # -- brokers ------------------------------------------------------------------------------------------
 
     async def all(self, connection: Connection, command: Command) -> Command:
-        """A broker asks for all users and policies of the cluster."""
+        """A broker asks for all users and policies of the cluster, or a name server, which has no group."""
         self._service.check_enabled()
         header = GetAccess.from_ext(command.ext)
         version = await self._service.current()
-        adopted = self._service.is_adopted(header.broker_name)
+        adopted = not header.broker_name or self._service.is_adopted(header.broker_name)
         book = self._service.accounts.book
         body = b""
         if adopted and version != header.known_version:
-            body = orjson.dumps(
-                {
-                    "users": {name: user.to_json() for name, user in sorted(book.users.items())},
-                    "acls": {subject: acl.to_json() for subject, acl in sorted(book.acls.items())},
-                }
-            )
+            body = orjson.dumps(book_values(book))
         return command.reply(
             ext=GetAccessResponse(access_version=version, adopted=adopted).to_ext(), body=body
         )

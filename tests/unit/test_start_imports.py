@@ -31,8 +31,8 @@ def loaded(module: str) -> list[str]:
 @pytest.mark.parametrize(
     ("module", "modules_max"),
     [
-        ("brokerset_broker.command_line", 549),
-        ("brokerset_controller.command_line", 401),
+        ("brokerset_broker.command_line", 550),
+        ("brokerset_controller.command_line", 402),
         ("brokerset_namesrv.command_line", 303),
     ],
 )
