@@ -9,6 +9,7 @@ import orjson
 import structlog
 
 from brokerset_acl.access_book import acls_of, users_of
+from brokerset_acl.book_json import book_values
 from brokerset_acl.signatures import ACCESS_KEY
 from brokerset_controller.access.machine import BOOK_BYTES_MAX
 from brokerset_controller.access_service import AccessService
@@ -32,7 +33,7 @@ Answering = Callable[[Connection, Command], Coroutine[Any, Any, Command]]
 
 
 class AccessProcessors:
-    """The handlers; whoever asks is a Super user, by the check before them."""
+    """The handlers. Who may ask is checked before them: for what brokers ask, Super users alone."""
 
     def __init__(self, service: AccessService) -> None:
         self._service = service
@@ -58,11 +59,15 @@ class AccessProcessors:
     # -- administrators -----------------------------------------------------------------------------------
 
     async def change(self, connection: Connection, command: Command) -> Command:
-        """As a broker does, for the whole cluster; only while controllers check who administers."""
+        """As a broker does, for the whole cluster; only while controllers check who administers.
+
+        What a broker says of who asked it counts because brokers sign as a Super user.
+        """
         self._service.check_enabled()
-        header = ChangeAccess.from_ext(command.ext)
+        is_super = self._service.is_super(command)
+        header = ChangeAccess.from_ext(command.ext) if is_super else ChangeAccess(by_super=False)
         version, change = await self._service.change(
-            command, by_super=header.by_super is not False, repeated=header.by_super is not None
+            command, by_super=header.by_super is not False, repeated=is_super and header.by_super is not None
         )
         if change is not None:
             log.info(
@@ -86,20 +91,15 @@ class AccessProcessors:
     # -- brokers ------------------------------------------------------------------------------------------
 
     async def all(self, connection: Connection, command: Command) -> Command:
-        """A broker asks for all users and policies of the cluster."""
+        """A broker asks for all users and policies of the cluster, or a name server, which has no group."""
         self._service.check_enabled()
         header = GetAccess.from_ext(command.ext)
         version = await self._service.current()
-        adopted = self._service.is_adopted(header.broker_name)
+        adopted = not header.broker_name or self._service.is_adopted(header.broker_name)
         book = self._service.accounts.book
         body = b""
         if adopted and version != header.known_version:
-            body = orjson.dumps(
-                {
-                    "users": {name: user.to_json() for name, user in sorted(book.users.items())},
-                    "acls": {subject: acl.to_json() for subject, acl in sorted(book.acls.items())},
-                }
-            )
+            body = orjson.dumps(book_values(book))
         return command.reply(
             ext=GetAccessResponse(access_version=version, adopted=adopted).to_ext(), body=body
         )

@@ -9,6 +9,7 @@ import structlog
 
 from brokerset_acl.access_requests import BookChange, answer_read, decide_change, former_until
 from brokerset_acl.policies import Acl
+from brokerset_acl.signatures import ACCESS_KEY
 from brokerset_acl.users import User, user_of
 from brokerset_controller.access.codec import ACCESS_VERSION, FORMER_VERSION, encode_event, has_former
 from brokerset_controller.access.events import AccessEvent, BookAdopted, BookChanged
@@ -81,6 +82,16 @@ class AccessService:
         """The version for heartbeats; None of a controller that does not lead, or has no users."""
         return self._machine.version if self.enabled and self._agreement.status.leading else None
 
+    def is_super(self, command: Command) -> bool:
+        """Whether a Super user sent a request that was let through."""
+        user = self.accounts.user(command.ext.get(ACCESS_KEY, ""))
+        return user is not None and user.is_super
+
+    def behind(self) -> Rejected | None:
+        """What a client gets that is not let through here, where users and policies may be old ones: the one
+        that leads has applied all that was committed. None from that one."""
+        return self._agreement.refusal()
+
     def check_enabled(self) -> None:
         """Raise `Rejected` unless this controller has users and policies."""
         if not self.enabled:
@@ -122,9 +133,9 @@ class AccessService:
         return former_until(self.accounts, command, self._clock.now_ms())
 
     def answer_read(self, command: Command) -> Command:
-        """The answer to a request that reads, as applied here; passwords are shown. Raises `Rejected`."""
-        now_ms, uses = self._clock.now_ms(), self.checks.uses
-        return answer_read(self.accounts, command, passwords=True, now_ms=now_ms, uses=uses)
+        """The answer to a request that reads, of what is applied; Super users see passwords. Raises `Rejected`."""
+        passwords, now_ms = self.is_super(command), self._clock.now_ms()
+        return answer_read(self.accounts, command, passwords=passwords, now_ms=now_ms, uses=self.checks.uses)
 
     async def current(self) -> int:
         """The version, when all that was agreed on before is applied here. Raises `Rejected`."""

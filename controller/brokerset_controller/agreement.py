@@ -77,11 +77,19 @@ class Agreement:
 
     def must_lead(self) -> int:
         """The term in which this controller leads. Raises `Rejected` (2007) if it does not."""
+        refusal = self.refusal()
+        if refusal is not None:
+            raise refusal
+        term = self._engine.status.term
+        self._on_leading(term, self._clock.monotonic())
+        return term
+
+    def refusal(self) -> Rejected | None:
+        """The answer (2007) of a controller that does not lead; None from one that does."""
         status = self._engine.status
-        if not status.leading:
-            raise not_leader(status.leader_id if status.leader_id != status.node_id else None)
-        self._on_leading(status.term, self._clock.monotonic())
-        return status.term
+        if status.leading:
+            return None
+        return not_leader(status.leader_id if status.leader_id != status.node_id else None)
 
     async def barrier(self, deadline: float | None = None) -> None:
         """Return when everything that was committed before is applied here, and this controller leads.

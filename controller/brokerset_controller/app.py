@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
 
+from brokerset_acl.server_rules import CONTROLLER_RULES
 from brokerset_controller.fresh_connections import FreshRequester
 from brokerset_controller.liveness import Liveness
 from brokerset_controller.machine import ReplicasMachine
 from brokerset_controller.measurements import Measurements, timed
 from brokerset_controller.node_folder import NodeFolder, claim, close_to_others
-from brokerset_controller.processors import ADMINISTRATORS_FIELDS, OPEN_AT_CONTROLLERS, Processors
+from brokerset_controller.processors import Processors
 from brokerset_controller.service import ControllerService
 from brokerset_namesrv.administration import Administration, server_sign
 from brokerset_namesrv.app import NameServer
@@ -270,13 +271,16 @@ class Controller:
         self._processors = Processors(service, in_force)
         service.use_settings(in_force)
         accounts = service.access.accounts
-        handlers = Administration(
+        administration = Administration(
             settings,
-            OPEN_AT_CONTROLLERS,
-            ADMINISTRATORS_FIELDS,
+            CONTROLLER_RULES,
             checks=service.access.checks,
+            clusters=service.machine.clusters,
             accounts=accounts,
-        ).around(self._processors.handlers())
+            behind=service.access.behind,
+            denied=self._measurements.requests_denied,
+        )
+        handlers = administration.around(self._processors.handlers())
         self._server = RemotingServer(
             handlers, limits=self._limits, on_close=self._connection_closed, tls=self._tls
         )
@@ -292,6 +296,7 @@ class Controller:
                     external_connections_max=settings.external_connections_max,
                     tls_config_file=settings.tls_config_file,
                     authentication_enabled=settings.authentication_enabled,
+                    authorization_enabled=settings.authorization_enabled,
                     init_authentication_user=settings.init_authentication_user,
                     inner_client_authentication_credentials=settings.inner_client_authentication_credentials,
                     refusals_max=settings.refusals_max,

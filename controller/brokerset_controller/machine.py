@@ -47,6 +47,10 @@ class ReplicasMachine:
         """The group with this name, or None."""
         return self.groups.get(broker_name or "")
 
+    def clusters(self) -> set[str]:
+        """Names of the clusters of all groups."""
+        return {group.cluster_name for group in self.groups.values()}
+
     def apply(self, index: int, data: bytes) -> Outcome | SubjectOutcome | AccessOutcome:
         """Apply one committed event.
 

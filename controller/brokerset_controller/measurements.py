@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Literal
@@ -73,6 +74,9 @@ class Measurements:
 
     fences: dict[str, int] = field(default_factory=dict)
     """Committed changes of fencing, by `fenced` or `unfenced`."""
+
+    requests_denied: Counter[str] = field(default_factory=Counter)
+    """Requests that access control refused, by the check: `authentication`, `authorization`."""
 
     leases: int = 0
     """Leases given to masters."""

@@ -24,6 +24,7 @@ from brokerset_controller import subject_metrics
 from brokerset_controller.liveness import Standing
 from brokerset_controller.measurements import Histogram
 from brokerset_controller.replicas.state import Group
+from brokerset_namesrv.administration import CHECKS
 from brokerset_raft.engine import Role
 from brokerset_runtime.remoting import RemotingServer
 
@@ -210,6 +211,12 @@ class ControllerCollector(Collector):
             "Replicas taken out of service by an administrator, and back.",
             ("change",),
             (((name,), measurements.fences.get(name, 0)) for name in ("fenced", "unfenced")),
+        )
+        yield self._counter(
+            "brokerset_controller_requests_denied",
+            "Requests that access control refused: no right signature, or no right.",
+            ("check",),
+            (((check,), measurements.requests_denied.get(check, 0)) for check in CHECKS),
         )
         yield self._counter(
             "brokerset_controller_questions",

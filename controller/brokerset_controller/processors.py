@@ -62,21 +62,6 @@ REQUEST_TYPES: Final = {
 }
 """Names in RocketMQ's metrics (ControllerRequestType) where they are not the code's own."""
 
-OPEN_AT_CONTROLLERS: Final = frozenset(
-    {
-        RequestCode.CONTROLLER_GET_METADATA_INFO,
-        RequestCode.BROKERSET_CONTROLLER_STATUS,
-        RequestCode.BROKERSET_SUBJECT_ROUTE,
-        RequestCode.BROKERSET_START_PRODUCER,
-        RequestCode.BROKERSET_CONSUMER_HEARTBEAT,
-        RequestCode.BROKERSET_ASSIGNMENT_CHANGED,
-    }
-)
-"""What clients of ordered subjects ask; everything else is for brokers and administrators."""
-
-ADMINISTRATORS_FIELDS: Final = {RequestCode.BROKERSET_SUBJECT_ROUTE: "create"}
-"""Header fields of open codes that only administrators may set: they create a subject that is not there."""
-
 FENCING: Final[Mapping[bool | None, Mapping[str, str]]] = {
     None: {},
     False: {"fenced": "false"},

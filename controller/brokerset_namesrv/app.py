@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from brokerset_acl.access_book import Accounts
+from brokerset_acl.server_rules import NAMESRV_RULES
 from brokerset_namesrv import kv_file
-from brokerset_namesrv.administration import OPEN_AT_NAME_SERVERS, Administration, server_sign
+from brokerset_namesrv.administration import Administration, server_sign, settings_accounts
 from brokerset_namesrv.external import ExternalListener
 from brokerset_namesrv.kv_file import KvFile
 from brokerset_namesrv.notices import Notifier
@@ -28,6 +29,8 @@ from brokerset_spec.namesrv_settings import NamesrvSettings
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
+
+    from brokerset_namesrv.cluster_users import ClusterUsers
 
 log = structlog.get_logger(__name__)
 
@@ -59,6 +62,7 @@ class NameServer:
         self._external: ExternalListener | None = None
         self._notifier: Notifier | None = None
         self._endpoint: HttpEndpoint | None = None
+        self._users: ClusterUsers | None = None
         self._running = False
         self.port = 0
         """The port of the remoting protocol, once started."""
@@ -90,6 +94,9 @@ class NameServer:
             self._tls = await asyncio.to_thread(Tls, settings.tls_config_file)
         kv = await asyncio.to_thread(kv_file.load, settings.kv_config_path)
         counters = Counters()
+        accounts = self._accounts
+        if settings.follows_controllers and accounts is None:
+            accounts = await self._follow_controllers()
         self._notifier = Notifier(counters, self._tls, server_sign(settings))
         self._processors = Processors(
             settings=settings,
@@ -102,9 +109,13 @@ class NameServer:
             started=self._clock.monotonic(),
             provided=self._provided,
         )
-        checks = PasswordChecks(self._clock)
         administration = Administration(
-            settings, OPEN_AT_NAME_SERVERS, checks=checks, accounts=self._accounts
+            settings,
+            NAMESRV_RULES,
+            checks=PasswordChecks(self._clock),
+            clusters=self._processors.table.clusters,
+            accounts=accounts,
+            denied=counters.requests_denied,
         )
         handlers = administration.around(self._processors.handlers())
         self._server = RemotingServer(
@@ -144,6 +155,8 @@ class NameServer:
                 group.create_task(self._server.sweep_idle())
                 group.create_task(self._expire())
                 group.create_task(self._notifier.run())
+                if self._users is not None:
+                    group.create_task(self._users.run())
                 if self._tls is not None:
                     group.create_task(self._tls.watch())
                 if self._external is not None:
@@ -161,11 +174,28 @@ class NameServer:
             await self._processors.kv_file.close()
         if self._notifier is not None:
             await self._notifier.close()
+        users, self._users = self._users, None
+        if users is not None:
+            await users.close()
         endpoint, self._endpoint = self._endpoint, None
         if endpoint is not None:
             await endpoint.close()
 
     # -- inner parts --------------------------------------------------------------------------------------
+
+    async def _follow_controllers(self) -> Accounts:
+        """Users of the controllers' copy, next to those of the settings."""
+        from brokerset_namesrv.cluster_users import ClusterUsers
+
+        settings = self._settings
+        self._users = ClusterUsers(
+            settings.controller_addr,
+            settings.kv_config_path.parent,
+            tls=self._tls,
+            sign=server_sign(settings),
+        )
+        await asyncio.to_thread(self._users.load)
+        return settings_accounts(settings, self._users.book)
 
     async def _expire(self) -> None:
         processors = self._processors

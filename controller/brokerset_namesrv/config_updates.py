@@ -22,6 +22,8 @@ ONLY_AT_START: Final = frozenset(
         "bindAddress",
         "httpPort",
         "authenticationEnabled",
+        "authorizationEnabled",
+        "controllerAddr",
         "initAuthenticationUser",
         "innerClientAuthenticationCredentials",
         "refusalsMax",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from brokerset_namesrv.administration import CHECKS
 from brokerset_namesrv.kv_config import KvTable
 from brokerset_namesrv.processors import Counters
 from brokerset_namesrv.routes import RouteTable
@@ -50,6 +51,14 @@ class NamesrvCollector:
         routes.add_metric(["found"], counters.routes_found)
         routes.add_metric(["unknown"], counters.routes_unknown)
         yield routes
+        denied = CounterMetricFamily(
+            "brokerset_namesrv_requests_denied",
+            "Requests that access control refused: no right signature, or no right.",
+            labels=["check"],
+        )
+        for check in CHECKS:
+            denied.add_metric([check], counters.requests_denied.get(check, 0))
+        yield denied
         left = CounterMetricFamily("brokerset_namesrv_brokers_left", "Brokers that left.", labels=["reason"])
         left.add_metric(["expired"], counters.brokers_expired)
         left.add_metric(["disconnected"], counters.brokers_disconnected)

@@ -5,6 +5,7 @@ Source: RocketMQ's `DefaultRequestProcessor` and `ClientRequestProcessor`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -60,6 +61,8 @@ class Counters:
     brokers_disconnected: int = 0
     brokers_unregistered: int = 0
     notices_dropped: int = 0
+    requests_denied: Counter[str] = field(default_factory=Counter)
+    """By the check that refused them: `authentication`, `authorization`."""
 
 
 @dataclass(slots=True)

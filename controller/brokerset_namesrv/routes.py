@@ -392,6 +392,10 @@ class RouteTable:
         masters = ((group.name, group.members.get(MASTER_ID)) for group in self._groups.values())
         return {name: member.ha_address for name, member in masters if member is not None}
 
+    def clusters(self) -> set[str]:
+        """Names of all clusters."""
+        return {group.cluster for group in self._groups.values()}
+
     def cluster_info(self) -> ClusterInfo:
         """All clusters and brokers."""
         clusters: dict[str, list[str]] = {}

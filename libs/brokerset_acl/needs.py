@@ -6,7 +6,7 @@ checks nothing although something is changed or shown, this asks for more; `DESI
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,8 +30,12 @@ from brokerset_protocol.bodies.metadata import (
 )
 from brokerset_protocol.bodies.pop import BatchAckMessages
 from brokerset_protocol.bodies.queues import LockBatchRequest
-from brokerset_protocol.codes import RequestCode
+from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
+from brokerset_protocol.errors import Rejected
+
+NEEDS_MAX: Final = 5_000
+"""Topics and groups that one request of a Normal user may name: each is compared with every entry."""
 
 SECRET_TOPICS: Final = frozenset({f"{SYSTEM_TOPIC_PREFIX}BROKERSET_METADATA"})
 """Topics that no policy opens: passwords are among what they hold."""
@@ -70,6 +74,9 @@ class Rule:
 
     popped: bool = False
     """Whether a topic may be a retry topic of POP, of the request's group and another topic."""
+
+    super_only: bool = False
+    """Whether no policy is enough, for what the cluster's own processes ask."""
 
 
 def _on_topic(*actions: Action) -> Rule:
@@ -262,9 +269,9 @@ RULES: Final[Mapping[int, Rule]] = {
 _UNKNOWN: Final = _on_cluster(Action.UPDATE)
 
 
-def needs_of(command: Command, cluster: str) -> list[Need]:
+def needs_of(command: Command, cluster: str, rules: Mapping[int, Rule] = RULES) -> list[Need]:
     """Everything that a request needs. Raises `Rejected` for a body that cannot be read."""
-    rule = RULES.get(command.code, _UNKNOWN)
+    rule = rules.get(command.code, _UNKNOWN)
     if rule.read is not None:
         return list(dict.fromkeys(rule.read(command)))
     if rule.every is not None:
@@ -277,8 +284,18 @@ def needs_of(command: Command, cluster: str) -> list[Need]:
     for topic in topics:
         found += _topic_needs(topic, groups[0] if groups else "", rule)
     if not found and not rule.free_without:
-        found.append(Need(Resource(ResourceType.CLUSTER, cluster), _on_all(rule.actions)))
+        whole = Resource(ResourceType.CLUSTER, cluster)
+        found.append(Need(whole, _on_all(rule.actions), super_only=rule.super_only))
     return list(dict.fromkeys(found))
+
+
+def check_number(needs: Sequence[Need]) -> None:
+    """Raise `Rejected` for a request that names too much to be checked."""
+    if len(needs) > NEEDS_MAX:
+        raise Rejected(
+            ResponseCode.INVALID_PARAMETER,
+            f"{len(needs)} topics and groups in one request, at most {NEEDS_MAX} are checked",
+        )
 
 
 def _on_all(actions: tuple[Action, ...]) -> tuple[Action, ...]:

@@ -19,7 +19,7 @@ from brokerset_cli.waiting import until
 from brokerset_client.controller_admin import ControllerAdmin, ControllerObservation
 from brokerset_client.errors import ClientError
 from brokerset_protocol.bodies.controllers import ControllerMember, ControllerStatus
-from brokerset_spec.broker_settings import address_problems
+from brokerset_spec.setting_fields import address_problems
 
 LED_SECONDS_MAX: Final = 1.0
 """Longest time until a controller leads to which the leadership was handed."""

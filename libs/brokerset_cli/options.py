@@ -141,7 +141,7 @@ def _address(given: str | None, data: Path, of_state: str, option: str) -> str:
 
     A folder that was named and has no set ends the command: no other set is meant.
     """
-    from brokerset_spec.broker_settings import address_problems
+    from brokerset_spec.setting_fields import address_problems
 
     if given:
         if problems := address_problems(given):

@@ -18,7 +18,7 @@ from brokerset_client.admin import Admin
 from brokerset_client.controller_admin import BrokerObservation, ControllerAdmin
 from brokerset_client.errors import ClientError
 from brokerset_protocol.bodies.controllers import GroupState, ReplicaState
-from brokerset_spec.broker_settings import address_problems
+from brokerset_spec.setting_fields import address_problems
 
 
 @dataclass(frozen=True, slots=True)

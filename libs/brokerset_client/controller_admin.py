@@ -135,7 +135,7 @@ class ControllerAdmin(ServerRequests):
         """BROKERSET_CONTROLLER_STATUS (21001) of one controller, by default of the leader."""
         code = RequestCode.BROKERSET_CONTROLLER_STATUS
         if address is None:
-            return readable(ControllerStatus.from_json, (await self._ask_leader(code)).body)
+            return readable(ControllerStatus.from_json, (await self.ask_leader(code)).body)
         return readable(ControllerStatus.from_json, (await self.request(address, code)).body)
 
     # -- members ------------------------------------------------------------------------------------------
@@ -145,21 +145,21 @@ class ControllerAdmin(ServerRequests):
         header = fields.ChangeMembers(
             action="add", node_id=node_id, raft_address=raft_address, service_address=service_address
         )
-        await self._ask_leader(RequestCode.BROKERSET_CHANGE_MEMBERS, header)
+        await self.ask_leader(RequestCode.BROKERSET_CHANGE_MEMBERS, header)
 
     async def promote_member(self, node_id: int) -> None:
         """Let a learner vote. Refused while it is too far behind."""
         header = fields.ChangeMembers(action="promote", node_id=node_id)
-        await self._ask_leader(RequestCode.BROKERSET_CHANGE_MEMBERS, header)
+        await self.ask_leader(RequestCode.BROKERSET_CHANGE_MEMBERS, header)
 
     async def remove_member(self, node_id: int) -> None:
         """Remove a controller from the group; its process goes on until somebody stops it."""
         header = fields.ChangeMembers(action="remove", node_id=node_id)
-        await self._ask_leader(RequestCode.BROKERSET_CHANGE_MEMBERS, header)
+        await self.ask_leader(RequestCode.BROKERSET_CHANGE_MEMBERS, header)
 
     async def transfer(self, node_id: int) -> None:
         """Make another controller lead."""
-        await self._ask_leader(RequestCode.BROKERSET_TRANSFER_LEADER, fields.TransferLeader(node_id=node_id))
+        await self.ask_leader(RequestCode.BROKERSET_TRANSFER_LEADER, fields.TransferLeader(node_id=node_id))
         self._leader = None
 
     async def take_snapshot(self, address: str) -> int:
@@ -176,7 +176,7 @@ class ControllerAdmin(ServerRequests):
         """
         body = orjson.dumps(list(names)) if names else b""
         try:
-            answer = await self._ask_leader(RequestCode.BROKERSET_GROUP_STATES, body=body)
+            answer = await self.ask_leader(RequestCode.BROKERSET_GROUP_STATES, body=body)
         except RequestRefused as error:
             if error.code not in NOT_SERVED or not names:
                 raise
@@ -192,7 +192,7 @@ class ControllerAdmin(ServerRequests):
         By group; those that the controllers do not know are left out.
         """
         code = RequestCode.CONTROLLER_GET_SYNC_STATE_DATA
-        answer = await self._ask_leader(code, body=orjson.dumps(list(names)))
+        answer = await self.ask_leader(code, body=orjson.dumps(list(names)))
         return readable(BrokerReplicasInfo.from_json, answer.body).replicas_info_table
 
     async def groups_at(self, address: str) -> tuple[GroupState, ...]:
@@ -225,14 +225,14 @@ class ControllerAdmin(ServerRequests):
             )
         if living and ids:
             body = orjson.dumps([group.broker_name])
-            await self._ask_leader(RequestCode.BROKERSET_GROUP_STATES, body=body)
+            await self.ask_leader(RequestCode.BROKERSET_GROUP_STATES, body=body)
         header = fields.CleanControllerBrokerData(
             cluster_name=group.cluster_name,
             broker_name=group.broker_name,
             broker_controller_ids_to_clean=";".join(map(str, ids)),
             is_clean_living_broker=living,
         )
-        await self._ask_leader(RequestCode.CLEAN_BROKER_DATA, header)
+        await self.ask_leader(RequestCode.CLEAN_BROKER_DATA, header)
 
     async def elect(
         self, group: GroupState, broker_id: int | None, *, unclean: bool = False
@@ -245,7 +245,7 @@ class ControllerAdmin(ServerRequests):
             designate_elect=True,  # so it comes from an administrator
             unclean=True if unclean else None,
         )
-        answer = await self._ask_leader(RequestCode.CONTROLLER_ELECT_MASTER, header)
+        answer = await self.ask_leader(RequestCode.CONTROLLER_ELECT_MASTER, header)
         return fields.ElectMasterResponse.from_ext(answer.ext)
 
     async def fence(self, group: str, broker_id: int, *, fenced: bool = True, force: bool = False) -> None:
@@ -256,7 +256,7 @@ class ControllerAdmin(ServerRequests):
         header = fields.FenceReplica(
             broker_name=group, broker_id=broker_id, fenced=fenced, force=True if force else None
         )
-        await self._ask_leader(RequestCode.BROKERSET_FENCE_REPLICA, header)
+        await self.ask_leader(RequestCode.BROKERSET_FENCE_REPLICA, header)
 
     async def switch_over(
         self, group: str, broker_id: int | None = None, *, timeout: float = SWITCH_OVER_SECONDS
@@ -284,7 +284,7 @@ class ControllerAdmin(ServerRequests):
 
     async def rebuild(self, group: GroupState) -> None:
         """Put a group together that the controllers have lost. Refused when they know replicas of it."""
-        await self._ask_leader(RequestCode.BROKERSET_REBUILD_GROUP, body=group.to_json())
+        await self.ask_leader(RequestCode.BROKERSET_REBUILD_GROUP, body=group.to_json())
 
     async def broker(self, address: str) -> BrokerObservation:
         """Ask a broker who it is (1007)."""
@@ -329,7 +329,7 @@ class ControllerAdmin(ServerRequests):
         except ClientError as error:
             return ControllerObservation(address, None, str(error))
 
-    async def _ask_leader(
+    async def ask_leader(
         self, code: RequestCode, header: headers.Header | None = None, body: bytes = b""
     ) -> Command:
         """Ask the leader; again when it does not lead any more. Every such request may be repeated."""

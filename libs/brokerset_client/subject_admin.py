@@ -50,14 +50,14 @@ class SubjectAdmin(ControllerAdmin):
             partitions=partitions,
             route=";".join(route) or None,
         )
-        return _one(await self._ask_leader(RequestCode.BROKERSET_CREATE_SUBJECT, header), subject)
+        return _one(await self.ask_leader(RequestCode.BROKERSET_CREATE_SUBJECT, header), subject)
 
     async def scale_subject(
         self, subject: str, partitions: int, *, route: Sequence[str] = ()
     ) -> SubjectState:
         """Give a subject another number of partitions. Answered when that is agreed on, and not yet open."""
         header = fields.ScaleSubject(subject=subject, partitions=partitions, route=";".join(route) or None)
-        return _one(await self._ask_leader(RequestCode.BROKERSET_SCALE_SUBJECT, header), subject)
+        return _one(await self.ask_leader(RequestCode.BROKERSET_SCALE_SUBJECT, header), subject)
 
     async def wait_until_open(
         self,
@@ -95,12 +95,12 @@ class SubjectAdmin(ControllerAdmin):
 
     async def delete_subject(self, subject: str) -> None:
         """Delete a subject with all its messages. Refused while a group of consumers has members."""
-        await self._ask_leader(RequestCode.BROKERSET_DELETE_SUBJECT, fields.DeleteSubject(subject=subject))
+        await self.ask_leader(RequestCode.BROKERSET_DELETE_SUBJECT, fields.DeleteSubject(subject=subject))
 
     async def subjects(self, names: Sequence[str] = ()) -> tuple[SubjectState, ...]:
         """The subjects of these names, or all, as agreed and as the leader hears their consumers."""
         body = orjson.dumps(list(names)) if names else b""
-        answer = await self._ask_leader(RequestCode.BROKERSET_DESCRIBE_SUBJECTS, body=body)
+        answer = await self.ask_leader(RequestCode.BROKERSET_DESCRIBE_SUBJECTS, body=body)
         return readable(SubjectStates.from_json, answer.body).subjects
 
     async def subject(self, name: str) -> SubjectState:
@@ -116,7 +116,7 @@ class SubjectAdmin(ControllerAdmin):
         Refused while it has members. Its positions at the brokers stay.
         """
         header = fields.RemoveConsumerGroup(subject=subject, consumer_group=group)
-        await self._ask_leader(RequestCode.BROKERSET_REMOVE_CONSUMER_GROUP, header)
+        await self.ask_leader(RequestCode.BROKERSET_REMOVE_CONSUMER_GROUP, header)
 
 
 def _one(answer: Command, subject: str) -> SubjectState:

@@ -5,9 +5,13 @@ Source: RocketMQ's `AuthConfig`; its controllers and name servers check nobody.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 import orjson
+
+POLICIES_WITHOUT_NAMES: Final = (
+    "authorizationEnabled=true: needs authenticationEnabled=true, or nobody has a name"
+)
 
 
 class AdministrationSettings(Protocol):
@@ -15,7 +19,11 @@ class AdministrationSettings(Protocol):
 
     @property
     def authentication_enabled(self) -> bool:
-        """Whether it checks."""
+        """Whether it checks who sends a request."""
+
+    @property
+    def authorization_enabled(self) -> bool:
+        """Whether policies say what users may do who are not Super users."""
 
     @property
     def init_authentication_user(self) -> str:
@@ -62,6 +70,8 @@ def administration_problems(settings: AdministrationSettings) -> list[str]:
     found = credentials_problems(
         settings.init_authentication_user, settings.inner_client_authentication_credentials
     )
+    if settings.authorization_enabled and not settings.authentication_enabled:
+        found.append(POLICIES_WITHOUT_NAMES)
     if settings.authentication_enabled and not found and not administrators(settings):
         found.append(
             "authenticationEnabled=true: nobody could register or administer anything; set "

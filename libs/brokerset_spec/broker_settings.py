@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from brokerset_spec.access_settings import (
+    POLICIES_WITHOUT_NAMES,
     credentials_problems,
     first_user_of,
     inner_credentials_of,
@@ -16,6 +17,7 @@ from brokerset_spec.setting_fields import (
     INT32_MAX,
     INT64_MAX,
     PORT_MAX,
+    address_problems,
     named,
     number,
     range_problems,
@@ -639,7 +641,7 @@ class BrokerSettings:
         """What is wrong with the settings of access control; no text has a secret in it."""
         found = []
         if self.authorization_enabled and not self.authentication_enabled:
-            found.append("authorizationEnabled=true: needs authenticationEnabled=true, or nobody has a name")
+            found.append(POLICIES_WITHOUT_NAMES)
         if self.authentication_enabled and self.refuse_signed_requests:
             found.append("refuseSignedRequests=true: not together with authenticationEnabled=true")
         found += credentials_problems(
@@ -714,23 +716,3 @@ class BrokerSettings:
         if identity is not None and not identity.name:
             found.append(f"storePathBrokerIdentity={identity}: must name a file")
         return found
-
-
-def address_problems(addresses: str) -> list[str]:
-    """Return what is wrong with a `host:port;host:port` list."""
-    found = []
-    for address in filter(None, (item.strip() for item in addresses.split(";"))):
-        host, _, port = address.rpartition(":")
-        is_port = port.isascii() and port.isdigit() and 0 < int(port) <= PORT_MAX
-        if not is_port or not _can_be_looked_up(host.strip("[]")):
-            found.append(f"{address!r} is not HOST:PORT")
-    return found
-
-
-def _can_be_looked_up(host: str) -> bool:
-    """Whether a resolver takes the name. With an empty or overlong label, or a zero character, it does not
-    say that there is no such host: it raises an error of another kind, or looks for another host."""
-    try:
-        return bool(host.encode("idna")) and host.isprintable()
-    except UnicodeError:
-        return False

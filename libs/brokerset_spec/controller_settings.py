@@ -72,8 +72,14 @@ class ControllerSettings:
     property `tls.config.file`."""
 
     authentication_enabled: bool = False
-    """Whether only Super users may act for brokers and administer: those of the two settings below. What
-    clients need to find brokers stays open to everybody; see `docs/security.md`. Not known to RocketMQ."""
+    """Whether only Super users may act for brokers and administer: those of the two settings below, and those
+    that the controllers have. What clients need to find brokers stays open to everybody; see
+    `docs/security.md`. Not known to RocketMQ."""
+
+    authorization_enabled: bool = False
+    """Whether policies count here, too: clients of ordered subjects must sign and be allowed what they do,
+    and users who are not Super users may administer what policies allow. Needs `authenticationEnabled`. The
+    name server inside has the same. Not known to RocketMQ."""
 
     refusals_max: int = number(10_000)
     """Refused requests (code 16) of one connection in 10 s at which it is closed; 0: never. Not known to

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from brokerset_spec.access_settings import administration_problems
-from brokerset_spec.setting_fields import PORT_MAX, number, range_problems, secret
+from brokerset_spec.setting_fields import PORT_MAX, address_problems, number, range_problems, secret
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +28,10 @@ class NamesrvSettings:
     """Whether only Super users may register brokers and administer: those of the two settings below. What
     clients need to find brokers stays open to everybody; see `docs/security.md`. Not known to RocketMQ."""
 
+    authorization_enabled: bool = False
+    """Whether policies count here, too: users who are not Super users may administer what policies allow.
+    Needs `authenticationEnabled`, and users of controllers. Not known to RocketMQ."""
+
     refusals_max: int = number(10_000)
     """Refused requests (code 16) of one connection in 10 s at which it is closed; 0: never. Not known to
     RocketMQ."""
@@ -39,6 +43,11 @@ class NamesrvSettings:
     inner_client_authentication_credentials: str = secret()
     """What brokers sign with, as `{"accessKey":"…","secretKey":"…"}`, as they have it; notices to
     brokers are signed with it, too."""
+
+    controller_addr: str = ""
+    """Controllers as `host:port`, separated by `;`, of a name server by itself: it has their users and
+    policies, too, asks them with `innerClientAuthenticationCredentials`, and keeps a copy next to
+    `kvConfigPath` (`brokersetAccess.json`). Only with `authenticationEnabled`. Not known to RocketMQ."""
 
     external_listen_port: int = number(0, high=PORT_MAX)
     """Port for clients outside the cluster, which are told the addresses of `externalAddressesPath`; 0
@@ -101,4 +110,15 @@ class NamesrvSettings:
         external = self.external_listen_port
         if external and external in (self.listen_port, self.http_port):
             found.append(f"externalListenPort={external}: is the same as listenPort or httpPort")
+        found += [f"controllerAddr: {text}" for text in address_problems(self.controller_addr)]
+        if self.follows_controllers and not self.inner_client_authentication_credentials:
+            found.append(
+                f"controllerAddr={self.controller_addr}: needs innerClientAuthenticationCredentials as the"
+                " controllers have it, or they would say nothing of users"
+            )
         return found + administration_problems(self)
+
+    @property
+    def follows_controllers(self) -> bool:
+        """Whether users and policies of controllers count."""
+        return self.authentication_enabled and bool(self.controller_addr.strip(" ;"))

@@ -163,3 +163,23 @@ def unknown_name(settings_class: type[Any], name: str) -> str:
     near = get_close_matches(name.replace("_", "").replace("-", "").lower(), by_folded, n=1, cutoff=0.75)
     hint = f"; did you mean {by_folded[near[0]]}?" if near else ""
     return f"{name} is not a setting{hint}"
+
+
+def address_problems(addresses: str) -> list[str]:
+    """Return what is wrong with a `host:port;host:port` list."""
+    found = []
+    for address in filter(None, (item.strip() for item in addresses.split(";"))):
+        host, _, port = address.rpartition(":")
+        is_port = port.isascii() and port.isdigit() and 0 < int(port) <= PORT_MAX
+        if not is_port or not _can_be_looked_up(host.strip("[]")):
+            found.append(f"{address!r} is not HOST:PORT")
+    return found
+
+
+def _can_be_looked_up(host: str) -> bool:
+    """Whether a resolver takes the name. With an empty or overlong label, or a zero character, it does not
+    say that there is no such host: it raises an error of another kind, or looks for another host."""
+    try:
+        return bool(host.encode("idna")) and host.isprintable()
+    except UnicodeError:
+        return False

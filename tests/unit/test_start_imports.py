@@ -31,8 +31,8 @@ def loaded(module: str) -> list[str]:
 @pytest.mark.parametrize(
     ("module", "modules_max"),
     [
-        ("brokerset_broker.command_line", 553),
-        ("brokerset_controller.command_line", 401),
+        ("brokerset_broker.command_line", 554),
+        ("brokerset_controller.command_line", 405),
         ("brokerset_namesrv.command_line", 303),
     ],
 )

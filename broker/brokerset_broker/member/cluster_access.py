@@ -13,11 +13,11 @@ from typing import Final
 import orjson
 import structlog
 
-from brokerset_acl.access_book import AccessBook, acls_of, users_of
+from brokerset_acl.access_book import AccessBook
+from brokerset_acl.book_json import book_values, read_book
 from brokerset_acl.signatures import ACCESS_KEY
 from brokerset_broker.member.membership.controllers import NoAnswer
 from brokerset_broker.tables.access import AccessTable
-from brokerset_formats.config import fields
 from brokerset_formats.errors import FormatError
 from brokerset_protocol.codes import RequestCode, ResponseCode
 from brokerset_protocol.commands import Command
@@ -203,7 +203,9 @@ class ClusterAccess:
         if master is None or not (version or book.users or book.acls):
             return False
         header = AdoptAccess(broker_name=self._broker_name, broker_id=master[0], master_epoch=master[1])
-        answer = await self._asked(RequestCode.BROKERSET_ADOPT_ACCESS, header, _encoded(book))
+        answer = await self._asked(
+            RequestCode.BROKERSET_ADOPT_ACCESS, header, orjson.dumps(book_values(book))
+        )
         if answer.code != ResponseCode.SUCCESS:
             raise Rejected(answer.code, answer.remark or "")
         log.info("controllers took over users and policies", users=len(book.users), subjects=len(book.acls))
@@ -217,9 +219,7 @@ class ClusterAccess:
         if version == self._table.version:
             return
         try:
-            found = fields.parse_object(body)
-            book = AccessBook()
-            book.put(users_of(found), acls_of(found))
+            _, book = read_book(body)
         except FormatError as error:
             raise Rejected(
                 ResponseCode.SYSTEM_ERROR, f"the controllers' users cannot be read: {error}"
@@ -245,12 +245,3 @@ class ClusterAccess:
         if reason != self._problem:
             log.warning("users and policies of the controllers not taken over", reason=reason)
         self._problem = reason
-
-
-def _encoded(book: AccessBook) -> bytes:
-    return orjson.dumps(
-        {
-            "users": {name: user.to_json() for name, user in book.users.items()},
-            "acls": {subject: acl.to_json() for subject, acl in book.acls.items()},
-        }
-    )

@@ -20,7 +20,7 @@ import structlog
 from brokerset_acl.access_book import AccessBook, Accounts, configured_users
 from brokerset_acl.deciding import Need, refusal
 from brokerset_acl.former_passwords import FormerUses
-from brokerset_acl.needs import needs_of, topic_need
+from brokerset_acl.needs import check_number, needs_of, topic_need
 from brokerset_acl.policies import Action
 from brokerset_acl.signatures import (
     ACCESS_KEY,
@@ -91,9 +91,6 @@ half, for which there is `checks_ends`."""
 
 _KINDS: Final = (_SENDS, _PULLS, _ACKS, _ENDS)
 """Requests that go past the handlers when their like was let through."""
-
-NEEDS_MAX: Final = 5_000
-"""Topics and groups that one request of a Normal user may name: each is compared with every entry."""
 
 TEXT_MAX: Final = 128
 """Characters of a name that somebody claims, in texts and log lines."""
@@ -249,11 +246,7 @@ class AccessControl:
             user = self._authenticated(connection, command)
         if self._authorizes and command.code not in self._unlimited and not (user and user.is_super):
             needs = [] if user is None else needs_of(command, self._cluster)
-            if len(needs) > NEEDS_MAX:
-                raise Rejected(
-                    ResponseCode.INVALID_PARAMETER,
-                    f"{len(needs)} topics and groups in one request, at most {NEEDS_MAX} are checked",
-                )
+            check_number(needs)
             self._authorize(connection, command, user, needs)
         if user is not None and command.code == RequestCode.HEART_BEAT:
             self._users[connection] = user.username

@@ -13,11 +13,11 @@ from typing import Final
 
 import orjson
 
-from brokerset_acl.access_book import AccessBook, acls_of, users_of
+from brokerset_acl.access_book import AccessBook
+from brokerset_acl.book_json import book_values, read_book
 from brokerset_acl.policies import Acl
 from brokerset_acl.users import User
 from brokerset_broker.tables.config_files import ConfigFile
-from brokerset_formats.config import fields
 
 FILE_NAME: Final = "brokersetAccess.json"
 
@@ -50,7 +50,7 @@ class AccessTable:
 
     def load(self) -> None:
         """Read the file. Raises `ConfigDamaged`."""
-        found = None if self._file is None else self._file.load(_decode)
+        found = None if self._file is None else self._file.load(read_book)
         if found is not None:
             self.version = found[0]
             self.book.become(found[1])
@@ -107,20 +107,5 @@ class AccessTable:
 
     def _encoder(self) -> Callable[[], bytes]:
         book = self.book.copy()
-        version = {"version": self.version} if self.version else {}
-        return lambda: orjson.dumps(
-            {
-                **version,
-                "users": {name: user.to_json() for name, user in book.users.items()},
-                "acls": {subject: acl.to_json() for subject, acl in book.acls.items()},
-            },
-            option=orjson.OPT_INDENT_2,
-        )
-
-
-def _decode(data: bytes) -> tuple[int, AccessBook]:
-    found = fields.parse_object(data)
-    version = found.get("version", 0)
-    book = AccessBook()
-    book.put(users_of(found), acls_of(found))
-    return version if isinstance(version, int) else 0, book
+        version = self.version
+        return lambda: orjson.dumps(book_values(book, version), option=orjson.OPT_INDENT_2)

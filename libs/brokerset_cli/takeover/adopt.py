@@ -34,8 +34,8 @@ from brokerset_cli.takeover.obstacles import FEATURES
 from brokerset_client.controller_admin import ControllerAdmin
 from brokerset_client.errors import ClientError, RequestRefused
 from brokerset_runtime.logs import configure_logs
-from brokerset_spec.broker_settings import address_problems
 from brokerset_spec.manifest import REPLICAS_MAX
+from brokerset_spec.setting_fields import address_problems
 
 T = TypeVar("T")
 

@@ -28,7 +28,7 @@ from brokerset_cli.takeover.upgrade_plan import Plan, plan_upgrade
 from brokerset_formats.errors import FormatError
 from brokerset_runtime.files import write_atomically
 from brokerset_runtime.logs import configure_logs
-from brokerset_spec.broker_settings import address_problems
+from brokerset_spec.setting_fields import address_problems
 
 REPEATS_MAX: Final = 100
 """Something that was done so often without effect is not tried again; more than a service may take."""

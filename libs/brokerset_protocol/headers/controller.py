@@ -357,6 +357,8 @@ class GetAccess(Header):
     """BROKERSET_GET_ACCESS (21008): users and policies of the cluster, with passwords, for a broker."""
 
     broker_name: str
+    """Empty for a name server, which has no group."""
+
     known_version: Long = 0
     """What the sender has: the answer has a body only if there is another version."""
 

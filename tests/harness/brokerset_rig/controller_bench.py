@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
+from brokerset_acl.signatures import ACCESS_KEY
 from brokerset_controller.liveness import Liveness
 from brokerset_controller.machine import ReplicasMachine
 from brokerset_controller.processors import Processors
@@ -193,6 +194,8 @@ class Bench:
     clock: ManualClock = field(default_factory=ManualClock)
     net: FakeNet = field(default_factory=FakeNet)
     liveness: Liveness = field(default_factory=Liveness)
+    sender: str | None = None
+    """Who sends requests, as the check before the handlers has found; None: they say nothing of it."""
 
     def __post_init__(self) -> None:
         self.engine = FakeEngine(self.machine)
@@ -218,6 +221,8 @@ class Bench:
     ) -> Command:
         """The answer to a request, as the server would send it."""
         ext = header.to_ext() if isinstance(header, Header) else dict(header or {})
+        if self.sender is not None:
+            ext = {ACCESS_KEY: self.sender, **ext}
         command = Command(code, ext, body, flag=flag)
         peer: Connection = connection or self.connection  # type: ignore[assignment]  # handlers use no more of it
         try:

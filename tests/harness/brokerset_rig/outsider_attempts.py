@@ -342,6 +342,35 @@ def _next_frame(link: socket.socket, decoder: frames.Decoder) -> Frame:
 # 9878
 
 
+def be_a_producer(outsider: Outsider, address: str, target: Target) -> None:
+    """Of an ordered subject, with an epoch that fences who had the id before."""
+    _use_a_subject(outsider, address, RequestCode.BROKERSET_START_PRODUCER, {"producerId": "outsider"})
+
+
+def be_a_consumer(outsider: Outsider, address: str, target: Target) -> None:
+    """A member of a group, which gets partitions of the subject."""
+    member = {"consumerGroup": "outsiders", "session": "0ff51de", "clientId": "outsider",
+              "consumeStrategy": "Exclusive"}  # fmt: skip
+    _use_a_subject(outsider, address, RequestCode.BROKERSET_CONSUMER_HEARTBEAT, member)
+
+
+def _use_a_subject(outsider: Outsider, address: str, code: int, ext: dict[str, str]) -> None:
+    """Whoever is let through and hears that there is no such subject makes it, and asks again."""
+    asked = {"subject": "of-outsiders", **ext}
+
+    def use(client: Requests) -> None:
+        try:
+            client.served(code, asked)
+        except Refused as refused:
+            if refused.code != ResponseCode.BROKERSET_SUBJECT_UNKNOWN:
+                raise
+            wanted = {"subject": asked["subject"], "create": "true"}
+            client.served(RequestCode.BROKERSET_SUBJECT_ROUTE, wanted)
+            client.served(code, asked)
+
+    _at_leader(outsider, address, use)
+
+
 def become_a_member(outsider: Outsider, address: str, target: Target) -> None:
     """With an id of its own in the group."""
     group = {"clusterName": target.cluster, "brokerName": target.group}
@@ -408,7 +437,10 @@ PORTS: Final[Mapping[str, Port]] = {
     "8080 of brokers": Port(lambda target: target.broker_http, (read_metrics, read_the_store)),
     "9876": Port(lambda target: target.name_servers, (replace_a_route, put_kv_configuration)),
     "9877": Port(lambda target: target.raft, (end_a_term,)),
-    "9878": Port(lambda target: target.controllers[:1], (become_a_member, become_the_master)),
+    "9878": Port(
+        lambda target: target.controllers[:1],
+        (be_a_producer, be_a_consumer, become_a_member, become_the_master),
+    ),
     "8080 of controllers, name servers": Port(lambda target: target.controller_http, (read_metrics,)),
     "8080 of the operator": Port(lambda target: target.operator_http, (read_metrics,)),
 }

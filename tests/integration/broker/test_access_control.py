@@ -13,10 +13,10 @@ from typing import Any, TypeAlias
 import pytest
 from structlog.testing import capture_logs
 
-from brokerset_acl.needs import RULES
+from brokerset_acl.needs import NEEDS_MAX, RULES
 from brokerset_acl.signatures import Credentials
 from brokerset_broker.app import Broker
-from brokerset_broker.requests.access_control import NEEDS_MAX, NO_RECORD
+from brokerset_broker.requests.access_control import NO_RECORD
 from brokerset_broker.requests.request_classes import CLASSES
 from brokerset_client import (
     ClientError,

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from brokerset_acl.server_rules import CONTROLLER_RULES, NAMESRV_RULES
 from brokerset_acl.signatures import Credentials
 from brokerset_client import Message
 from brokerset_client.instance import ClientInstance
 from brokerset_client.ordered import OrderedClient
-from brokerset_controller.processors import OPEN_AT_CONTROLLERS
-from brokerset_namesrv.administration import OPEN_AT_NAME_SERVERS
 from brokerset_protocol.codes import RequestCode
 from brokerset_rig import stack, wire
 from brokerset_rig.controllers import loads, until
@@ -83,7 +82,8 @@ def test_an_outsider_is_refused_whatever_is_not_for_clients(
 ) -> None:
     """Every code that is served, at the controller and at the name server, with the reason and what to do."""
     refused = set()
-    for port, open_codes in zip(ports(running), (OPEN_AT_CONTROLLERS, OPEN_AT_NAME_SERVERS), strict=True):
+    for port, rules in zip(ports(running), (CONTROLLER_RULES, NAMESRV_RULES), strict=True):
+        open_codes = rules.open_to_all(authorizes=False)
         with wire.Client(port, access=access) as client:
             for code in RequestCode:
                 if code in open_codes:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import cast
 
 from brokerset_acl.access_book import AccessBook
+from brokerset_acl.server_rules import NAMESRV_RULES
 from brokerset_acl.signatures import ACCESS_KEY, WRONG_SIGNATURE, Credentials
 from brokerset_acl.users import User, UserStatus, UserType
 from brokerset_namesrv.administration import ADVICE, Administration, server_sign, settings_accounts
@@ -44,7 +45,7 @@ def test_super_users_of_a_book_administer_and_no_others() -> None:
     settings = NamesrvSettings(authentication_enabled=True, inner_client_authentication_credentials=INNER)
     accounts = settings_accounts(settings, book)
     checks = PasswordChecks(ManualClock())
-    administration = Administration(settings, frozenset(), checks=checks, accounts=accounts)
+    administration = Administration(settings, NAMESRV_RULES, checks=checks, clusters=set, accounts=accounts)
     handler = administration.around({RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: _done})[206]
 
     for user, problem in (

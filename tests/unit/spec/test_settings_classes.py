@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from brokerset_spec.broker_settings import BrokerSettings, address_problems
+from brokerset_spec.broker_settings import BrokerSettings
 from brokerset_spec.namesrv_settings import NamesrvSettings
-from brokerset_spec.setting_fields import setting_fields, unknown_name
+from brokerset_spec.setting_fields import address_problems, setting_fields, unknown_name
 
 CLASSES = [BrokerSettings, NamesrvSettings]
 

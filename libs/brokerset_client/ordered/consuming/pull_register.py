@@ -87,6 +87,8 @@ class SubscriptionTasks:
         self._closing = False
         self.problem: str | None = None
         self.refused = False
+        self._denied = False
+        """Whether it was logged that a right is missing."""
         registration.heartbeat_soon = self._soon.set
 
     def start(self) -> None:
@@ -146,7 +148,7 @@ class SubscriptionTasks:
                 continue
             failures = 0
             self.problem = None
-            self.refused = False
+            self.refused = self._denied = False
             try:
                 async with asyncio.timeout(self._heartbeat_seconds):
                     await self._soon.wait()
@@ -157,8 +159,18 @@ class SubscriptionTasks:
     def _failed(self, error: Exception, failures: int) -> None:
         self.problem = str(error) or type(error).__name__
         self.refused = isinstance(error, RequestRefused) and error.code in _FINAL
-        if failures in (1, 10) or failures % 100 == 0:
-            registration = self.registration
+        registration = self.registration
+        if isinstance(error, RequestRefused) and error.code == ResponseCode.NO_PERMISSION:
+            if not self._denied:
+                self._denied = True
+                log.error(
+                    "controllers refuse the consumer",
+                    subject=registration.subject,
+                    group=registration.group,
+                    reason=self.problem,
+                    way_out="sign as a user who may Sub on topic and group, or give the user these rights",
+                )
+        elif failures in (1, 10) or failures % 100 == 0:
             log.warning(
                 "heartbeat failed",
                 subject=registration.subject,
@@ -214,8 +226,8 @@ class SubscriptionTasks:
                 await self._heartbeat(leaving=True)
                 return
             except ClientError as error:
-                if isinstance(error, RequestRefused) and error.code in _FINAL:
-                    return  # it is no member
+                if isinstance(error, RequestRefused) and error.code in (*_FINAL, ResponseCode.NO_PERMISSION):
+                    return  # it is no member, or one that the controllers forget soon
                 failures += 1
                 if failures == 1:
                     log.warning("leaving failed", subject=self.registration.subject, reason=str(error))

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Final, Protocol
 
+import structlog
+
 from brokerset_client.errors import ClientError
 from brokerset_client.ordered.producing.breaker import Breakers
 from brokerset_client.ordered.producing.encoding import request
@@ -26,6 +28,8 @@ from brokerset_protocol.headers.ordered import (
 )
 from brokerset_protocol.subject_words import OrderStrategy
 from brokerset_runtime.clock import Clock
+
+log = structlog.get_logger(__name__)
 
 REFUSALS: Final = frozenset({
     ResponseCode.BROKERSET_SUBJECT_REFUSED,
@@ -95,6 +99,7 @@ class SubjectDriver:
         self._routed = False
         self._route_wanted = False
         self._asking_route = False
+        self._denied = False
         self._vain_wishes = 0
         """Questions in a row, for a route that was wanted at once, that brought no newer one."""
         self._next_wish_at = 0.0
@@ -263,6 +268,7 @@ class SubjectDriver:
             self._refused(answer)
             return None
         if answer.code != ResponseCode.SUCCESS:
+            self._note_denial(answer)
             return f"answer {answer.code}"
         if not answer.body:
             return None if self.sender.route is not None and waited else "an answer without a route"
@@ -299,7 +305,9 @@ class SubjectDriver:
     async def _take_epoch(self, answer: Command) -> bool:
         """Use an epoch that was given; False: ask for another one."""
         if answer.code != ResponseCode.SUCCESS:
+            self._note_denial(answer)
             return False
+        self._denied = False
         try:
             epoch = StartProducerResponse.from_ext(answer.ext).producer_epoch
         except Rejected:
@@ -319,6 +327,17 @@ class SubjectDriver:
             )
         except ClientError:
             return None
+
+    def _note_denial(self, answer: Command) -> None:
+        """Log once that a right is missing: messages wait for it, and fail when their time is over."""
+        if answer.code == ResponseCode.NO_PERMISSION and not self._denied:
+            self._denied = True
+            log.error(
+                "controllers refuse the producer",
+                subject=self.subject,
+                reason=answer.remark,
+                way_out="sign as a user who may Pub on the topic of this name, or give the user this right",
+            )
 
     async def _back_off(self, failures: int) -> None:
         await asyncio.sleep(self._delay(failures))

@@ -35,6 +35,7 @@ def checking_bench() -> Bench:
         inner_client_authentication_credentials='{"accessKey":"inner","secretKey":"inner-key"}',
     )
     bench.engine.status = replace(bench.engine.status, configuration=Configuration())
+    bench.sender = "root"
     return bench
 
 
@@ -274,3 +275,22 @@ async def test_the_answer_to_an_update_says_until_when_the_former_password_count
 
     assert int(answer.ext["formerUntil"]) == bench.clock.now_ms() + 60_000
     assert json.loads(bench.engine.proposed[-1])[0] == 6
+
+
+async def test_who_is_no_super_user_sees_no_passwords_and_speaks_for_nobody() -> None:
+    """With policies others may change users; what brokers say of a sender they cannot say of themselves."""
+    bench = checking_bench()
+    assert (await create(bench, "app")).code == 0
+    bench.sender = "app"
+    claims = ChangeAccess(by_super=True, sent_by="root").to_ext()
+
+    shown = await bench.ask(RequestCode.AUTH_GET_USER, {"username": "root"})
+    made = await bench.ask(
+        RequestCode.AUTH_CREATE_USER,
+        {"username": "evil", **claims},
+        orjson.dumps({"username": "evil", "password": "key", "userType": "Super"}),
+    )
+
+    assert "password" not in json.loads(shown.body)
+    assert made.remark == "The super user can only be create by super user"
+    assert (await create(bench, "more")).code == 0
