@@ -133,7 +133,10 @@ class AccessService:
         return former_until(self.accounts, command, self._clock.now_ms())
 
     def answer_read(self, command: Command) -> Command:
-        """The answer to a request that reads, of what is applied; Super users see passwords. Raises `Rejected`."""
+        """The answer to a request that reads, from what is applied; Super users see passwords.
+
+        Raises `Rejected`.
+        """
         passwords, now_ms = self.is_super(command), self._clock.now_ms()
         return answer_read(self.accounts, command, passwords=passwords, now_ms=now_ms, uses=self.checks.uses)
 

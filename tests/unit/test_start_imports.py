@@ -33,7 +33,7 @@ def loaded(module: str) -> list[str]:
     [
         ("brokerset_broker.command_line", 554),
         ("brokerset_controller.command_line", 405),
-        ("brokerset_namesrv.command_line", 303),
+        ("brokerset_namesrv.command_line", 306),
     ],
 )
 def test_a_server_starts_without_the_libraries_that_it_may_not_need(module: str, modules_max: int) -> None:

@@ -117,7 +117,7 @@ def test_there_is_a_most_of_subjects(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        '[6,"SubjectCreated","orders","Strict",[],2]',
+        '[7,"SubjectCreated","orders","Strict",[],2]',
         '[4,"SubjectCreated","orders","Strictly",[],2]',
         '[4,"SubjectCreated","orders","Strict",[]]',
         '[4,"SubjectCreated","orders","Strict",["a","a"],2]',
