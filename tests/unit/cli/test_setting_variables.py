@@ -10,7 +10,7 @@ from brokerset_cli.setting_variables import Kind, variables_of_others
 @pytest.mark.parametrize("kind", ["controller", "namesrv"])
 def test_settings_of_brokers_are_for_brokers_alone(kind: Kind) -> None:
     """Controllers and name servers would refuse to start with settings that they do not have."""
-    variables = {"BROKERSET_SET_authorizationEnabled", "BROKERSET_SET_flushDiskType"}
+    variables = {"BROKERSET_SET_authorizationWhitelist", "BROKERSET_SET_flushDiskType"}
 
     assert variables <= variables_of_others(kind)
     assert not variables & variables_of_others("broker")
