@@ -133,11 +133,10 @@ class ExportReconciler:
         pods = await self.means.client.list(kinds.POD, namespace, labels=chosen, metadata_only=True)
         if not jobs_use_tls(manifest, {str(pod["metadata"]["name"]): pod for pod in pods.items}):
             return None, None
-        if (serving := controllers_of(broker_set)) != name:
-            said = f"the BrokerSet {name} uses TLS and the controllers of {serving}, which exports cannot"
-            return None, (reasons.SET_UNSUPPORTED, f"{said}: give it controllers of its own")
         found, _ = await trust_in(self.means.client, broker_set)
         if found.given is None:
             waits = f"ConfigMap {config_map} is not there yet; the operator makes it with the set's pods"
             return None, (reasons.NO_TRUST, found.problem or waits)
-        return BrokerTrust(config_map, server_name(name, namespace)), None
+        serving = controllers_of(broker_set)
+        together = "" if serving == name else found.authorities
+        return BrokerTrust(config_map, server_name(serving, namespace), together), None

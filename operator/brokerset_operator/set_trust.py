@@ -34,6 +34,9 @@ class SetTrust:
     problem: str | None = None
     """What is wrong with the ConfigMap, and what to do."""
 
+    authorities: str = ""
+    """In PEM: all that are trusted, those of sets that share controllers among them."""
+
     def towards(self, pods: Mapping[str, Mapping[str, Any]]) -> ClientTls | None:
         """How to connect to these pods of the set: by TLS if they do so among themselves.
 
@@ -80,7 +83,7 @@ async def trust_in(client: KubeClient, broker_set: Mapping[str, Any]) -> tuple[S
         given = trust_of(known, expected)
     asks = clients.get("mode", "none") != "none"
     problem = own.problem or (await _problem_of(client, clients, metadata) if asks else None)
-    return SetTrust(given, problem), own
+    return SetTrust(given, problem, known), own
 
 
 async def authorities_of(client: KubeClient, broker_set: Mapping[str, Any]) -> Authorities:

@@ -19,6 +19,7 @@ SIGNING_VARIABLES: Final = {"BROKERSET_ACCESS_KEY": "accessKey", "BROKERSET_SECR
 """Variable of every program of ours -> entry of the Secret that the operator makes of a User."""
 
 CONFIG_FILE: Final = "clients.properties"
+TOGETHER_FILE: Final = "authorities.crt"
 CERTIFICATE_FILES: Final = {"tls.crt": "client.crt", "tls.key": "client.key"}
 """Entry of the Secret with a certificate -> its file, next to the authorities."""
 
@@ -34,6 +35,9 @@ class BrokerTrust:
 
     server_name: str
     """The name that each certificate of the set is for."""
+
+    together: str = ""
+    """In PEM: whom to trust where name servers are another set's; as of the start of the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +61,14 @@ def config_data(trust: BrokerTrust, *, shows_certificate: bool = False) -> dict[
     """Entries of that ConfigMap. Paths are meant from the file's folder."""
     values = {
         "tls.enable": "true",
-        "tls.client.trustCertPath": AUTHORITIES_FILE,
+        "tls.client.trustCertPath": TOGETHER_FILE if trust.together else AUTHORITIES_FILE,
         "tls.client.serverName": trust.server_name,
         "tls.members.trustCertPath": AUTHORITIES_FILE,  # as pods have it: it may be one below a root
     }
     if shows_certificate:
         values["tls.client.certPath"], values["tls.client.keyPath"] = CERTIFICATE_FILES.values()
-    return {CONFIG_FILE: "".join(f"{key}={value}\n" for key, value in values.items())}
+    files = {CONFIG_FILE: "".join(f"{key}={value}\n" for key, value in values.items())}
+    return files | ({TOGETHER_FILE: trust.together} if trust.together else {})
 
 
 def access_variables(access: BrokerAccess) -> list[NewObject]:
@@ -90,9 +95,12 @@ def access_volumes(access: BrokerAccess, job: str) -> list[NewObject]:
     """Volumes of a pod of the job `job`."""
     if access.trust is None:
         return []
-    files = {access.trust.config_map: AUTHORITIES_FILE, config_map_name(job): CONFIG_FILE}
+    files = {access.trust.config_map: [AUTHORITIES_FILE], config_map_name(job): [CONFIG_FILE]}
+    if access.trust.together:
+        files[config_map_name(job)].append(TOGETHER_FILE)
     sources: list[NewObject] = [
-        {"configMap": {"name": name, "items": [{"key": file, "path": file}]}} for name, file in files.items()
+        {"configMap": {"name": name, "items": [{"key": file, "path": file} for file in entries]}}
+        for name, entries in files.items()
     ]
     if access.certificate is not None:
         items = [

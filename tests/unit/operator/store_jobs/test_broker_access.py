@@ -175,6 +175,29 @@ def test_a_program_shows_the_certificate_of_the_file(tmp_path: Path) -> None:
     assert Tls(tmp_path / file[0]).client is not None
 
 
+def test_a_set_with_controllers_of_another_one_is_trusted_with_that_one(tmp_path: Path) -> None:
+    """Name servers are that one's; authorities of both are in the ConfigMap of the run, and mounted."""
+    both = "".join(Authority.make(name).certificate.decode() for name in ("core", "orders"))
+    joined = replace(enforcing_set(), trust=replace(TRUST, together=both))
+    manifest = read_store_export(export_manifest(credentials=CREDENTIALS, executors={"instances": 2}))
+    world = ExportWorld(manifest=manifest, exported=joined, spark_role="ClusterRole/driver")
+    world.begin()
+
+    data = world.observed.maps[f"{world.job}-trust"]["data"]
+    for spec in pod_specs(world):
+        (volume,) = [each for each in spec["volumes"] if each["name"] == "broker-trust"]
+        mounted = [
+            item["path"] for each in volume["projected"]["sources"] for item in each["configMap"]["items"]
+        ]
+        assert mounted == ["ca.crt", CONFIG_FILE, "authorities.crt"]
+    (tmp_path / "ca.crt").write_bytes(Authority.make("orders").certificate)
+    for name, text in data.items():
+        (tmp_path / name).write_text(text)
+    tls = Tls(tmp_path / CONFIG_FILE)
+    assert tls.client is not None
+    assert tls.client.cert_store_stats()["x509_ca"] == 2
+
+
 def test_what_connects_is_gone_with_the_run() -> None:
     """The ConfigMap of a run is no longer there when the run has ended; the Job stays for its log."""
     world = begun()
