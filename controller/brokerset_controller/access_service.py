@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final
 
 import structlog
@@ -163,10 +164,15 @@ class AccessService:
                 ResponseCode.CONTROLLER_INVALID_MASTER,
                 f"broker {header.broker_id} is not master of {name} in epoch {header.master_epoch}",
             )
+        now_ms = self._clock.now_ms()
         event = BookAdopted(
             name,
-            self._clock.now_ms(),
-            {user: found for user, found in users.items() if user != self._inner},
+            now_ms,
+            {
+                user: replace(found, former=found.former_at(now_ms))
+                for user, found in users.items()
+                if user != self._inner
+            },
             {subject: acl for subject, acl in acls.items() if user_of(subject) != self._inner},
         )
         if len(encoded := encode_event(event)) > BOOK_BYTES_MAX:

@@ -105,13 +105,14 @@ def password(name: str, password: str, keep_former: int, at_cluster: str | None,
     if not keep_former:
         return
     times = [until_ms for until_ms in found.values() if until_ms is not None]
-    if times:
-        click.echo(f"The former one is accepted until {_moment(min(times))}: see brokerset user list.")
     without = [broker for broker, until_ms in found.items() if until_ms is None]
+    if times and not without:
+        click.echo(f"The former one is accepted until {_moment(min(times))}: see brokerset user list.")
     if without:
         click.echo(
             f"warning: {', '.join(without)} accepts no former password: the user is disabled or had this"
-            " password already, or the broker is of a version without them",
+            " password already, or the broker is of a version without them, and then perhaps no other one"
+            " accepts it: see brokerset user list",
             err=True,
         )
 
