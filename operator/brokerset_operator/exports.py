@@ -130,13 +130,19 @@ class ExportReconciler:
             return None, None
         name, namespace = str(broker_set["metadata"]["name"]), str(broker_set["metadata"]["namespace"])
         chosen = f"{names.SET_LABEL}={name}"
-        pods = await self.means.client.list(kinds.POD, namespace, labels=chosen, metadata_only=True)
-        if not jobs_use_tls(manifest, {str(pod["metadata"]["name"]): pod for pod in pods.items}):
+        listing = await self.means.client.list(kinds.POD, namespace, labels=chosen, metadata_only=True)
+        pods = list(listing.items)
+        if (serving := controllers_of(broker_set)) != name:  # the job asks that set's name servers
+            labels = ",".join(
+                f"{key}={value}" for key, value in names.selector(serving, "controller").items()
+            )
+            others = await self.means.client.list(kinds.POD, namespace, labels=labels, metadata_only=True)
+            pods += others.items
+        if not jobs_use_tls(manifest, {str(pod["metadata"]["name"]): pod for pod in pods}):
             return None, None
         found, _ = await trust_in(self.means.client, broker_set)
         if found.given is None:
             waits = f"ConfigMap {config_map} is not there yet; the operator makes it with the set's pods"
             return None, (reasons.NO_TRUST, found.problem or waits)
-        serving = controllers_of(broker_set)
         together = "" if serving == name else found.authorities
         return BrokerTrust(config_map, server_name(serving, namespace), together), None

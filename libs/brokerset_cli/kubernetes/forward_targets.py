@@ -61,7 +61,7 @@ def read_targets(seen: SetView, pods: Iterable[Object], slices: Iterable[Object]
     for pod in pods:
         meta = part(pod, "metadata")
         labels, name = part(meta, "labels"), str(meta.get("name", ""))
-        if part(meta, "annotations").get(names.TLS) == names.ENFORCING:
+        if part(meta, "annotations").get(names.TLS) in names.TLS_ALONE:
             by_tls[name] = str(labels.get(names.SET_LABEL))
         resource, ip = labels.get(names.GROUP_LABEL), part(pod, "status").get("podIP")
         if labels.get(names.COMPONENT_LABEL) in (names.CONTROLLER, names.NAME_SERVER):

@@ -21,8 +21,8 @@ CONFIG_HASH: Final = "brokerset.io/config-hash"
 TLS: Final = "brokerset.io/tls"
 """Annotation of pods: what they do about TLS."""
 
-ENFORCING: Final = "enforcing"
-"""Value of it: the pod refuses plain requests."""
+TLS_ALONE: Final = frozenset({"enforcing", "asking", "requiring"})
+"""Values of it: the pod refuses plain requests."""
 
 AUTHORITIES_ENTRY: Final = "ca.crt"
 """Entry of a ConfigMap with the authorities to trust."""

@@ -24,10 +24,19 @@ def trust_of_set(api: KubeApi, name: str, authorities: str | None = None) -> Ser
 
     Raises `ApiFailed`, and `CommandFailed` with what is wrong with the authorities.
     """
-    expected = names.server_name(name, api.namespace)
+    broker_set = api.broker_set(name)
+    spec = part(broker_set, "spec")
+    if part(part(spec, "tls"), "clients").get("mode") == "require":
+        raise CommandFailed(
+            f"pods of {name} require certificates of clients, and this command has none",
+            "connect from within the cluster, with a certificate, or use tls.clients.mode: optional",
+        )
+    # Certificates of a set are for the name servers that its clients ask.
+    serving = str(part(part(spec, "controllers"), "ref").get("name") or name)
+    expected = names.server_name(serving, api.namespace)
     if authorities is not None:
         return _trust("the file of --authorities", authorities, expected)
-    config_map = config_map_of(api.broker_set(name))
+    config_map = config_map_of(broker_set)
     if config_map is None:
         raise CommandFailed(
             f"pods of {name} take TLS alone, and its spec.tls names no ConfigMap of authorities",
