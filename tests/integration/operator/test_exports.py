@@ -12,6 +12,7 @@ from brokerset_kube.credentials import Access
 from brokerset_operator.apply import Means
 from brokerset_operator.events import Events
 from brokerset_operator.exports import EXPORT, ExportReconciler
+from brokerset_operator.model import names
 from brokerset_operator.reconcile_queue import GONE, Key
 from brokerset_rig.fake_kube import FakeKube
 from brokerset_rig.operator_parts import NAMESPACE, a_pod, broker_set, condition, operator, simple_plan, until
@@ -299,5 +300,42 @@ def test_a_job_connects_by_tls_when_all_pods_take_it() -> None:
             await found.until_written()
             (job,) = found.named("jobs").keys() - {plain}
             assert f"{job}-trust" in found.named("configmaps")
+
+    run(work())
+
+
+def test_a_job_of_a_set_with_shared_controllers_connects_by_tls_when_these_take_it() -> None:
+    """It asks the other set's name servers first; that set's authority, and its name, are for it as well."""
+
+    async def work() -> None:
+        async with bench() as found:
+            core = broker_set(tls={**TLS, "trustConfigMap": "core-authorities"})
+            core["metadata"] = {**core["metadata"], "name": "core", "uid": "core-uid"}
+            found.kube.put(core)
+            found.kube.put(broker_set(tls=TLS, controllers={"ref": {"name": "core"}}))
+            both = [Authority.make(name).certificate.decode() for name in ("core", "orders")]
+            of_core = authorities(both[0])
+            of_core["metadata"] = {**of_core["metadata"], "name": "core-authorities"}
+            found.kube.put(of_core)
+            found.kube.put(authorities(both[1]))
+            annotated: dict[str, Any] = {"annotations": {"brokerset.io/tls": "accepting"}}
+            found.kube.put(a_pod("orders-0-0", "broker", **annotated))
+            controller = a_pod("core-controller-0", "controller")
+            controller["metadata"]["labels"] = names.labels("core", "controller")
+            found.kube.put(controller)
+            found.ask("1")
+            await found.until_written()
+            (plain,) = found.named("jobs")
+            assert f"{plain}-trust" not in found.named("configmaps")
+
+            found.finish(plain, SUMMARY)
+            found.kube.put({**controller, "metadata": {**controller["metadata"], **annotated}})
+            await found.until_written()
+            found.ask("2")
+            await found.until_written()
+            (job,) = found.named("jobs").keys() - {plain}
+            data = found.named("configmaps")[f"{job}-trust"]["data"]
+            assert f"tls.client.serverName=core-namesrv.{NAMESPACE}.svc" in data["clients.properties"]
+            assert all(text in data["authorities.crt"] for text in both)
 
     run(work())
