@@ -202,7 +202,7 @@ class Tls:
         if stamps == self._loaded.stamps:
             return False
         try:
-            self._loaded = _load(self.file)
+            self._loaded = _load(self.file, self._loaded.revocations)
         except SettingsError as error:
             refused = stamps, str(error)
             if refused != self._refused:
@@ -246,21 +246,22 @@ def _of_file(file: str) -> Tls:
     return Tls(Path(file))
 
 
-def _load(file: Path) -> _Loaded:
+def _load(file: Path, in_force: tuple[RevocationList, ...] = ()) -> _Loaded:
+    """`in_force` are the lists of before."""
     try:
-        return _load_files(file)
+        return _load_files(file, in_force)
     except ValueError as error:  # a password that is too long, a path with a zero byte
         raise SettingsError([f"{file}: {error}"]) from None
 
 
-def _load_files(file: Path) -> _Loaded:
+def _load_files(file: Path, in_force: tuple[RevocationList, ...]) -> _Loaded:
     # Stamps of before the files are read: what changes meanwhile is read the next time.
     stamp = _stamp(file)
     config = read_tls_config(file)
     stamps = _stamps(file, config) | {file: stamp}
     serves = config.mode is not TlsMode.DISABLED
     among = _among_members(config)
-    revocations = _read_lists(config)
+    revocations = _read_lists(config, in_force)
     # Those by the keys of their own first, so that errors name the key that was given.
     server = _server_context(config) if serves else None
     client = _client_context(config) if config.enabled else None
@@ -357,8 +358,11 @@ def _client_context(config: TlsConfig) -> ssl.SSLContext:
     return context
 
 
-def _read_lists(config: TlsConfig) -> tuple[RevocationList, ...]:
-    """All lists of a configuration. Raises `SettingsError` where they would keep out everybody."""
+def _read_lists(config: TlsConfig, in_force: tuple[RevocationList, ...]) -> tuple[RevocationList, ...]:
+    """All lists of a configuration; `in_force` are those of before.
+
+    Raises `SettingsError` where they would keep out everybody.
+    """
     ends = (
         ("server", config.client_revocations, config.client_authorities),
         ("client", config.server_revocations, config.server_authorities),
@@ -374,7 +378,7 @@ def _read_lists(config: TlsConfig) -> tuple[RevocationList, ...]:
         if file is not None and authorities is not None
     ]
     now = datetime.now(UTC)
-    return tuple(each for source in sources for each in revocation.read_lists(source, now))
+    return tuple(each for source in sources for each in revocation.read_lists(source, now, in_force))
 
 
 def _check_lists(context: ssl.SSLContext, *files: Path | None) -> None:

@@ -55,11 +55,14 @@ class RevocationList:
         return True
 
 
-def read_lists(source: ListFile, now: datetime) -> tuple[RevocationList, ...]:
+def read_lists(
+    source: ListFile, now: datetime, in_force: Iterable[RevocationList] = ()
+) -> tuple[RevocationList, ...]:
     """The newest list of each authority that `source` trusts.
 
     Each of them needs one: OpenSSL refuses all certificates of an authority without a list that is good now.
-    Raises `SettingsError` with all that is wrong.
+    So an expired one is wrong, unless the one of that authority that is `in_force` is no better: then it must
+    not keep back what others have revoked. Raises `SettingsError` with all that is wrong.
     """
     where = f"{source.key}={source.file}"
     try:
@@ -80,6 +83,7 @@ def read_lists(source: ListFile, now: datetime) -> tuple[RevocationList, ...]:
         raise SettingsError([f"{where}: has a list that cannot be understood: {error}"]) from None
     if not found:
         raise SettingsError([f"{where}: has no revocation list in PEM (BEGIN X509 CRL)"])
+    known_lists = tuple(in_force)
     known = {id(each) for _, signed in lists for each in signed}
     problems = [
         f"has a list of {each.issuer.rfc4514_string()}, which no authority in"
@@ -100,7 +104,7 @@ def read_lists(source: ListFile, now: datetime) -> tuple[RevocationList, ...]:
         end = crl.next_update_utc
         if end is None:
             problems.append(f"the list of {name} does not say when the next one comes (nextUpdate)")
-        elif end <= now:
+        elif end <= now and not any(each.authority == authority and each.end <= end for each in known_lists):
             problems.append(
                 f"the list of {name} has expired at {end:%Y-%m-%d %H:%M:%S} UTC: fetch a newer one"
             )

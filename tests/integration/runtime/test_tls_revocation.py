@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from brokerset_runtime.settings import SettingsError
 from brokerset_runtime.tls import Tls, contexts
 from brokerset_runtime.tls.authority import Authority
 from brokerset_runtime.tls.metrics import tls_registry
+from brokerset_runtime.tls.revocation import ListFile, RevocationList, read_lists
 
 ECHO = 1
 YEAR = timedelta(days=365)
@@ -261,7 +262,7 @@ async def test_a_list_that_expires_while_it_is_in_force_keeps_out_everybody(
 ) -> None:
     """Who could keep a newer list from a process would else bring back what it revokes."""
     certificates.clients.revoke(lifetime=timedelta(hours=-1))
-    monkeypatch.setattr("brokerset_runtime.tls.contexts._read_lists", lambda config: ())  # it was good then
+    monkeypatch.setattr("brokerset_runtime.tls.contexts._read_lists", lambda *_: ())  # it was good then
     server = member(certificates)
     async with serving(server) as address:
         with capture_logs() as lines:
@@ -270,6 +271,35 @@ async def test_a_list_that_expires_while_it_is_in_force_keeps_out_everybody(
             await until(lambda: [line for line in lines if line["event"] == "TLS handshake failed"])
     (line,) = [line for line in lines if line["event"] == "TLS handshake failed"]
     assert "CRL has expired (the list of its authority in the file of crlPath" in line["reason"]
+
+
+def test_a_list_that_has_expired_keeps_back_no_list_of_another_authority(
+    certificates: SetCertificates, tmp_path: Path
+) -> None:
+    """A process that runs takes both, and OpenSSL refuses what the old one is about; a start does not, and a
+    better one in force is not replaced."""
+    clients, members = certificates.clients, certificates.members
+    source = ListFile("tls.server.crlPath", tmp_path / "lists", "tls.server.trustCertPath", tmp_path / "both")
+    source.authorities.write_bytes(clients.authority.certificate + members.authority.certificate)
+
+    def read(now: datetime, in_force: tuple[RevocationList, ...] = ()) -> tuple[RevocationList, ...]:
+        source.file.write_bytes(
+            b"".join((each.folder / "revoked.pem").read_bytes() for each in (clients, members))
+        )
+        return read_lists(source, now, in_force)
+
+    now = datetime.now(UTC)
+    later, before = now + timedelta(hours=2), read(now)
+    clients.revoke(lifetime=timedelta(hours=1))
+    old = read(now)
+    certificates.member("lost")
+    members.revoke("lost")
+
+    _, found = read(later, old)
+    assert found.serials == {int(serial(members, "lost"), 16)}
+    for in_force in ((), before):
+        with pytest.raises(SettingsError, match="CN=clients of the set has expired"):
+            read(later, in_force)
 
 
 @pytest.mark.parametrize(
