@@ -161,13 +161,14 @@ class Enqueuer:
             self.shared.saw(live)
 
     def _saw(self, key: Key, live: Mapping[str, Any]) -> None:
+        before = self.shared.peers_of(key)  # a set may leave those with which it shared controllers
         self._remember(key, live)
         self._version(key, live)
         now = interest(live)
         if self._interests.get(key) != now:  # else only the status has changed, and that was us
             self._interests[key] = now
             self.enqueue(key, fresh=True)
-            for peer in self.shared.peers_of(key):
+            for peer in dict.fromkeys((*before, *self.shared.peers_of(key))):
                 self.enqueue(peer)
 
     def _version(self, key: Key, live: Mapping[str, Any]) -> None:

@@ -110,6 +110,24 @@ def test_what_is_gone_leaves_nothing() -> None:
     with_marks(work)
 
 
+def test_a_set_that_leaves_shared_controllers_is_heard_of_by_those_it_leaves() -> None:
+    """They trust its authorities no longer, and may have waited for its pods."""
+
+    def work(enqueuer: Enqueuer) -> None:
+        joined = live("bills", controllers={"ref": {"name": "orders"}})
+        for each in (live(), live("mails"), joined):
+            enqueuer.set_or_topic_event("BrokerSet", "ADDED", each)
+        marked(enqueuer)
+        moved = live("bills", "2", controllers={"ref": {"name": "mails"}})
+        moved["metadata"]["generation"] = 2
+
+        enqueuer.set_or_topic_event("BrokerSet", "MODIFIED", moved)
+
+        assert {key.name for key in marked(enqueuer)} == {"bills", "orders", "mails"}
+
+    with_marks(work)
+
+
 def test_what_another_object_was_in_the_way_of_is_tried_again_when_that_is_gone() -> None:
     """Whether the older one was a Topic or a Subject."""
 
