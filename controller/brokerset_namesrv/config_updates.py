@@ -27,6 +27,10 @@ ONLY_AT_START: Final = frozenset(
         "initAuthenticationUser",
         "innerClientAuthenticationCredentials",
         "refusalsMax",
+        "tlsConfigFile",
+        "externalListenPort",
+        "externalAddressesPath",
+        "externalConnectionsMax",
     }
 )
 """Names that are read once; a change is refused, so that nobody believes that it had an effect."""

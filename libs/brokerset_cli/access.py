@@ -18,7 +18,12 @@ from brokerset_cli.client_session import Cluster, cluster_options
 from brokerset_cli.delivery_times import parse_delay
 from brokerset_cli.options import at_cluster_option, json_option, yes_option
 from brokerset_cli.output import CommandFailed, counted, write_columns, write_json
-from brokerset_cli.set_acl import administrator_file, change_administrator, is_administrator
+from brokerset_cli.set_acl import (
+    administrator_file,
+    change_administrator,
+    check_password,
+    is_administrator,
+)
 from brokerset_client.access_admin import AccessAdmin
 from brokerset_client.admin import Admin
 from brokerset_spec.yaml_text import YamlProblem, read_yaml
@@ -98,6 +103,8 @@ def password(name: str, password: str, keep_former: int, at_cluster: str | None,
 
     What is signed with the former one is refused at once, unless it is kept; the one before that always is.
     """
+    if cluster.namesrv is None:
+        _check_for_folder(name, password, cluster.data)
     found = _update(WantedUser(name, password, former_seconds=keep_former), at_cluster, cluster)
     click.echo(f"User {name} has another password.")
     if cluster.namesrv is None:
@@ -115,6 +122,15 @@ def password(name: str, password: str, keep_former: int, at_cluster: str | None,
             " accepts it: see brokerset user list",
             err=True,
         )
+
+
+def _check_for_folder(name: str, password: str, data: Path) -> None:
+    """Before anything is changed."""
+    try:
+        if is_administrator(data, name):
+            check_password(password)
+    except ValueError as error:
+        raise CommandFailed(f"nothing was changed: {error}", "choose another password") from None
 
 
 def _keep_in_folder(name: str, password: str, data: Path) -> None:

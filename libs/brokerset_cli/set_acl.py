@@ -82,11 +82,18 @@ def is_administrator(data: Path, name: str) -> bool:
     return has_acl(data) and _administrator(data)[0] == name == os.environ.get(ACCESS_KEY_VARIABLE)
 
 
+def check_password(password: str) -> None:
+    """Raises `ValueError` for one that the administrator's file cannot have."""
+    if not _PLAIN.fullmatch(password):
+        raise ValueError(
+            "it may need quotes in YAML: take 8 or more letters, digits and ._+/=-, a letter first"
+        )
+
+
 def change_administrator(data: Path, password: str) -> None:
     """Let commands, and the next start, have another password of the administrator. Raises `OSError`, and
-    `ValueError` for a password that would have to be quoted there."""
-    if not _PLAIN.fullmatch(password):
-        raise ValueError("it has characters that need quotes in YAML")
+    `ValueError` as `check_password`."""
+    check_password(password)
     text = f"accessKey: {_administrator(data)[0]}\nsecretKey: {password}\n"
     write_atomically(administrator_file(data), text.encode(), mode=0o600)
 

@@ -171,12 +171,12 @@ def address_problems(addresses: str) -> list[str]:
     for address in filter(None, (item.strip() for item in addresses.split(";"))):
         host, _, port = address.rpartition(":")
         is_port = port.isascii() and port.isdigit() and 0 < int(port) <= PORT_MAX
-        if not is_port or not _can_be_looked_up(host.strip("[]")):
+        if not is_port or not _is_host(host.strip("[]")):
             found.append(f"{address!r} is not HOST:PORT")
     return found
 
 
-def _can_be_looked_up(host: str) -> bool:
+def _is_host(host: str) -> bool:
     """Whether a resolver takes the name. With an empty or overlong label, or a zero character, it does not
     say that there is no such host: it raises an error of another kind, or looks for another host."""
     try:

@@ -8,7 +8,9 @@ import stat
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from brokerset_cli.access import user
 from brokerset_cli.set_acl import (
     administrator_file,
     change_administrator,
@@ -110,6 +112,20 @@ def test_only_the_administrator_of_the_folder_has_a_password_there(tmp_path: Pat
     for password in ("a: b # c", "12345678", "true"):
         with pytest.raises(ValueError, match="quotes"):
             change_administrator(tmp_path, password)
+
+
+def test_a_password_that_the_folder_cannot_have_is_refused_before_anything_is_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the cluster had it, and the folder's commands would be refused."""
+    monkeypatch.setenv("BROKERSET_PASSWORD", "a: b # c")
+    make_acl(tmp_path)
+    use_acl_of(tmp_path)
+
+    found = CliRunner().invoke(user, ["password", "admin", "--data", str(tmp_path)])
+
+    assert found.exit_code != 0
+    assert "nothing was changed: it may need quotes in YAML" in found.output
 
 
 def test_users_of_the_settings_of_the_environment_are_kept(
