@@ -35,11 +35,11 @@ from brokerset_rig.failing_disks import (
     MIB,
     DiskError,
     FailingSyncs,
+    KeptPages,
     SmallDisk,
     ThinDisk,
     enter_own_namespace,
     missing,
-    page_cache_kept,
 )
 from brokerset_rig.judged_load import judged_load
 from brokerset_rig.own_group import OwnGroup
@@ -146,20 +146,21 @@ def thin(work: Path, source: random.Random, *, queue: bool) -> Outcome:
     settings = {**SMALL, "flushDiskType": "SYNC_FLUSH" if sync else "ASYNC_FLUSH"}
     with ThinDisk(work) as disk:
         settings["storePathRootDir"] = str(disk.folder / "store")
-        if queue:
-            settings["storePathCommitLog"] = str(work / "commitlog")
+        folder = work if queue else disk.folder / "store"
+        settings["storePathCommitLog"] = str(folder / "commitlog")
         broker = stack.our_broker(work / "broker", port, "", settings)
         load = Load(port, source)
         with broker:
-            create_topic(port)
-            with load.running():
-                load.acknowledged(2000)
-                disk.fill()
-                load.refused()
-            disk.make_room()
-            with nullcontext() if sync else page_cache_kept(disk.folder / "store" / "commitlog"):
+            create_topic(port)  # makes the folder of the log
+            kept = nullcontext() if sync else KeptPages(Path(settings["storePathCommitLog"]))
+            with kept:  # what only the page cache has may be lost without SYNC_FLUSH
+                with load.running():
+                    load.acknowledged(2000)
+                    disk.fill()
+                    load.refused()
+                disk.make_room()
                 note = f"{settings['flushDiskType']}, {end(broker, source)}"
-                if sync and source.random() < 0.5:  # else what only the page cache has may be lost
+                if sync and source.random() < 0.5:
                     disk.evict()
                     note += ", evicted before the restart"
                 broker.start()
@@ -190,18 +191,21 @@ def settle(work: Path, source: random.Random) -> Outcome:
     with ThinDisk(work) as disk:
         path = disk.folder / "store" / "log"
         path.parent.mkdir()
-        with path.open("wb", buffering=0) as stream:
-            os.posix_fallocate(stream.fileno(), 0, size)
-            disk.fill()
-            stream.write(content)
-            try:
-                os.fsync(stream.fileno())
-            except OSError:
-                disk.make_room()
-            else:
-                raise StackError("the disk took what it has no room for")
-        mapped = source.random() < 0.5
-        with page_cache_kept(path.parent) if mapped else nullcontext():
+        with ExitStack() as locked:
+            with path.open("wb", buffering=0) as stream:
+                os.posix_fallocate(stream.fileno(), 0, size)
+                locked.enter_context(KeptPages(path.parent))
+                disk.fill()
+                stream.write(content)
+                try:
+                    os.fsync(stream.fileno())
+                except OSError:
+                    disk.make_room()
+                else:
+                    raise StackError("the disk took what it has no room for")
+            mapped = source.random() < 0.5
+            if not mapped:
+                locked.close()
             lacking = mapping.settle(path, 0)
         disk.evict()
         kept = path.read_bytes() == content + bytes(size - end)

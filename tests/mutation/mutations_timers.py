@@ -17,7 +17,7 @@ TIMERS = (
         path=_TIMERS + "progress.py",
         old="        write_ms = settings.floor(now_ms)\n",
         new="        write_ms = settings.floor(now_ms) + settings.slot_ms\n",
-        caught_by=_ALONE + "test_a_timer_message_comes_in_its_second_in_javas_form",
+        caught_by="tests/unit/broker/timers/test_progress.py::test_slots_are_passed_only_when_they_have_ended",
     ),
     Mutation(
         name="timers-demoted-keeps-units",

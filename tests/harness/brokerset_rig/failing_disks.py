@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import mmap
 import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 SOURCE = Path(__file__).with_name("failing_syncs.c")
 UNMOUNT_SECONDS_MAX = 20.0
+LOCK_INTERVAL_S = 0.002
+"""A store makes its next file long before it writes to it."""
 NAMESPACE = "BROKERSET_DISKS_NAMESPACE"
 MIB = 1024 * 1024
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mlock.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 
 
 class DiskError(Exception):
@@ -179,16 +184,50 @@ class ThinDisk:
         self._backing.__exit__(None, None, None)
 
 
-@contextmanager
-def page_cache_kept(folder: Path) -> Iterator[None]:
-    """The kernel may drop pages that it calls clean at any time, but it keeps those that somebody has mapped."""
-    with ExitStack() as mapped:
-        for path in folder.glob("*"):
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            mapped.callback(os.close, descriptor)
-            flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
-            mapped.enter_context(mmap.mmap(descriptor, 0, flags=flags, prot=mmap.PROT_READ))
-        yield
+class KeptPages:
+    """Keeps all that the page cache has of the files of a folder, also of files to come. A context manager.
+
+    The kernel may drop pages that it calls clean at any time, also with much memory left and while they are mapped (a
+    kernel with DAMON pages out what was not used for a second). It keeps those that are locked.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="kept-pages")
+        self._mapped: dict[Path, mmap.mmap] = {}
+
+    def __enter__(self) -> Self:
+        self._lock_new_files()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end.set()
+        self._thread.join()
+        for mapped in self._mapped.values():
+            mapped.close()
+
+    def _run(self) -> None:
+        while not self._end.wait(LOCK_INTERVAL_S):
+            self._lock_new_files()
+
+    def _lock_new_files(self) -> None:
+        for path in self._folder.glob("*"):
+            if path in self._mapped or not path.stat().st_size:
+                continue
+            with path.open("r+b") as stream:
+                mapped = self._mapped[path] = mmap.mmap(stream.fileno(), 0)
+            _lock(mapped)
+
+
+def _lock(mapped: mmap.mmap) -> None:
+    """Keep a mapping in memory until it is closed. Raises `DiskError`."""
+    address = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
+    if _libc.mlock(address, len(mapped)) != 0:
+        raise DiskError(f"mlock of {len(mapped)} bytes: {os.strerror(ctypes.get_errno())}")
 
 
 class FailingSyncs:

@@ -163,6 +163,8 @@ async def test_a_queue_that_retention_has_emptied_goes_on_with_its_number_on_a_n
             again = await members.start(replaced)
             await members.equal()
             await until(lambda: again.store.queue_max("rest", 0) == 3)
+            replicas = member(first).replicas
+            await until(lambda: again.part.broker_id() in {r.broker_id for r in replicas() if r.in_sync})
             answer = await client.call(
                 RequestCode.BROKERSET_SWITCH_OVER,
                 brokerName=first.settings.broker_name,
