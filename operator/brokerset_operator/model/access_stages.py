@@ -7,12 +7,14 @@ each other in, because who is checked by somebody has signed before:
 * `ADMINISTRATION`: controllers and name servers check who administers, and sign what they ask brokers, which
   they do not before: who registers with them could send signed requests on.
 * `ENFORCING`: brokers check, too.
+* `AUTHORIZING`: controllers go by policies, so clients of ordered subjects need rights there. By now they
+  have the users of all groups, which they do not have when they begin to check, and clients sign for brokers.
 
 Of sets that share controllers all sign as the same users: those of one Secret, which each of them names. They
 go together: such a set's brokers sign before the controllers check, and check after these.
 
-The operator signs in every stage. Brokers are the same in the first two, and controllers in the last two, so
-brokers are replaced twice and controllers once.
+The operator signs in every stage. Brokers are the same in the first two and in the last two, so brokers and
+controllers are replaced twice.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ SECRET_ANNOTATION: Final = f"{names.DOMAIN}/access-secret"
 
 SIGNS: Final = "signing"
 CHECKS: Final = "checking"
-"""What a pod does."""
+AUTHORIZES: Final = "authorizing"
+"""What a pod does. Of brokers `CHECKS` says that they go by policies as well."""
 
 
 class AccessStage(IntEnum):
@@ -54,6 +57,11 @@ class AccessStage(IntEnum):
     SIGNING = 1
     ADMINISTRATION = 2
     ENFORCING = 3
+    AUTHORIZING = 4
+
+
+POLICIES_LOG_FORMAT: Final = 6
+"""Format of the controllers' log in the first version whose controllers go by policies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +78,10 @@ class AccessStep:
 
 
 def does(component: str, stage: int) -> str:
-    """What a pod of a component does in a stage: `SIGNS`, `CHECKS`, or empty for nothing."""
+    """What a pod of a component does in a stage: `SIGNS`, `CHECKS`, `AUTHORIZES`, or empty for nothing."""
     if component == "broker":
-        return ("", SIGNS, SIGNS, CHECKS)[stage]
-    return CHECKS if stage >= AccessStage.ADMINISTRATION else ""
+        return ("", SIGNS, SIGNS, CHECKS, CHECKS)[stage]
+    return ("", "", CHECKS, CHECKS, AUTHORIZES)[stage]
 
 
 def wanted_stage(manifest: BrokerSet) -> AccessStage:
@@ -81,7 +89,10 @@ def wanted_stage(manifest: BrokerSet) -> AccessStage:
     acl = manifest.spec.acl
     if acl.secret_name is None:
         return AccessStage.OPEN
-    return AccessStage.ENFORCING if acl.mode == ENFORCING else AccessStage.SIGNING
+    if acl.mode != ENFORCING:
+        return AccessStage.SIGNING
+    has_controllers = not manifest.is_dledger and manifest.spec.controllers.ref is None
+    return AccessStage.AUTHORIZING if has_controllers else AccessStage.ENFORCING
 
 
 LADDER: Final = Ladder(
@@ -91,7 +102,7 @@ LADDER: Final = Ladder(
     written=does,
 )
 
-LEFT_OUT: Final = frozenset({AccessStage.ADMINISTRATION})
+LEFT_OUT: Final = frozenset({AccessStage.ADMINISTRATION, AccessStage.AUTHORIZING})
 """Stages that a set does not have whose controllers are another set's: nothing would change in them."""
 
 
@@ -121,6 +132,8 @@ def next_step(observed: Observed) -> AccessStep:
         waits, refused = _other_users(observed.peers, mine)
         if waits or refused:
             return AccessStep(now, wanted, waits, refused)
+    if at.following == AccessStage.AUTHORIZING and (refused := _too_old(observed)):
+        return AccessStep(now, wanted, refused=refused)
     return AccessStep(AccessStage(at.following), wanted)
 
 
@@ -142,7 +155,7 @@ def changed_too_soon(observed: Observed) -> str | None:
     """
     assert observed.manifest is not None, "an invalid manifest is not carried out"
     secret = observed.manifest.spec.acl.secret_name
-    if not any(text == CHECKS for text in _done(observed)):
+    if not any(text in (CHECKS, AUTHORIZES) for text in _done(observed)):
         return _let_in_by_none(observed) if _done(observed) else None
     others = sorted(set(_secrets(observed)) - {secret})
     if not others:
@@ -153,13 +166,25 @@ def changed_too_soon(observed: Observed) -> str | None:
     )
 
 
+def _too_old(observed: Observed) -> str:
+    """Why controllers must not go by policies: one of before would end at a setting that it does not know."""
+    answers = observed.controllers.answers.items()
+    old = [str(number) for number, status in answers if status.log_format < POLICIES_LOG_FORMAT]
+    if not old:
+        return ""
+    return (
+        f"controllers {', '.join(sorted(old))} are of an older version, and know no policies: name a newer"
+        " image in spec.image"
+    )
+
+
 def _let_in_by_none(observed: Observed) -> str | None:
     """Why nobody would let in pods that have the users of the manifest; None where they would be."""
     assert observed.manifest is not None, "an invalid manifest is not carried out"
     mine = observed.manifest.spec.acl.secret_name
     for peer in observed.peers:
         annotations = [metadata.get("annotations") or {} for metadata in peer.pods]
-        checks = [each for each in annotations if each.get(ANNOTATION) == CHECKS]
+        checks = [each for each in annotations if each.get(ANNOTATION) in (CHECKS, AUTHORIZES)]
         checking = {str(each.get(SECRET_ANNOTATION)) for each in checks}
         if checking - {mine}:
             return (

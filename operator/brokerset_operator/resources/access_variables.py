@@ -6,17 +6,24 @@ the Secret, and a pod stays in its stage until it is replaced (`model/access_sta
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
-from brokerset_operator.model.access_stages import ANNOTATION, CHECKS, SECRET_ANNOTATION, does
+from brokerset_operator.model.access_stages import ANNOTATION, AUTHORIZES, CHECKS, SECRET_ANNOTATION, does
 from brokerset_operator.resources.set_facts import NewObject, SetFacts
 
 FIRST_USER: Final = "initAuthenticationUser"
 INNER_CREDENTIALS: Final = "innerClientAuthenticationCredentials"
 """Entries of the Secret, and settings whose texts they have."""
 
-CHECKING: Final = {"broker": ("authenticationEnabled", "authorizationEnabled")}
-"""Settings that let a component check; others have no rights but those of administrators."""
+AUTHENTICATION, AUTHORIZATION = "authenticationEnabled", "authorizationEnabled"
+
+CHECKING: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
+    CHECKS: {"broker": (AUTHENTICATION, AUTHORIZATION), "controller": (AUTHENTICATION,)},
+    AUTHORIZES: {"controller": (AUTHENTICATION, AUTHORIZATION)},
+}
+"""Settings of a component that let it do what it does. Name servers that run by themselves have policies of
+nobody."""
 
 
 def access_variables(facts: SetFacts, component: str) -> list[NewObject]:
@@ -32,7 +39,7 @@ def access_variables(facts: SetFacts, component: str) -> list[NewObject]:
         }
         for entry in (FIRST_USER, INNER_CREDENTIALS)
     ]
-    checks = CHECKING.get(component, ("authenticationEnabled",)) if done == CHECKS else ()
+    checks = CHECKING[done].get(component, (AUTHENTICATION,)) if done in CHECKING else ()
     return [*found, *({"name": f"BROKERSET_SET_{setting}", "value": "true"} for setting in checks)]
 
 

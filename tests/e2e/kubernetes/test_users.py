@@ -95,7 +95,7 @@ def test_a_users_client_sends_on_while_the_set_gets_to_check_and_nobody_else_is_
     with orders.load("events", env=shop) as load:
         load.goes_on()
         orders.change(acl={"mode": "enforcing"})
-        until("all pods check", lambda: does(orders) == {"checking"}, CHANGE_SECONDS, pause=1)
+        until("all pods check", lambda: does(orders) == {"checking", "authorizing"}, CHANGE_SECONDS, pause=1)
         orders.wait_settled(brokers=2)
         load.goes_on()
         load.finish()

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 from brokerset_operator.model import actions, names
 from brokerset_operator.model.access_stages import ANNOTATION as ACCESS
-from brokerset_operator.model.access_stages import SECRET_ANNOTATION
+from brokerset_operator.model.access_stages import POLICIES_LOG_FORMAT, SECRET_ANNOTATION
 from brokerset_operator.model.observed import Controllers, Drain, Meta, Object, Observed, Operator
 from brokerset_operator.model.tls_stages import ANNOTATION as TLS_STAGE
 from brokerset_operator.resources.set_facts import OWNER_UID
@@ -178,6 +178,8 @@ class Kubernetes:
         self.leader: int | None = None
         self.caught_up_at: dict[int, float] = {}
         self.controllers_fault_at = 0.0
+        self.log_format = POLICIES_LOG_FORMAT
+        """What controllers say that they read."""
         self.expandable = True
         self.missing_nodes: set[str] = set()
         self._uids = 0
@@ -676,7 +678,17 @@ class Kubernetes:
         members = tuple(ControllerMember(n, "", "", votes) for n, votes in sorted(self.members.items()))
         answers = {
             n: ControllerStatus(
-                n, "follower", 1, self.leader, n == self.leader, 1, 1, 1, 0, members if n in living else ()
+                n,
+                "follower",
+                1,
+                self.leader,
+                n == self.leader,
+                1,
+                1,
+                1,
+                0,
+                members if n in living else (),
+                log_format=self.log_format,
             )
             for n in sorted(living | empty)
         }

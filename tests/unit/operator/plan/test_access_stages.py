@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from brokerset_operator.model.access_stages import (
+    AUTHORIZES,
     CHECKS,
+    POLICIES_LOG_FORMAT,
     SECRET_ANNOTATION,
     SIGNS,
     AccessStage,
@@ -43,15 +45,17 @@ def done(pod: Pod) -> str:
 
 def signs(pod: Pod) -> bool:
     """Whether others are asked with a signature: controllers that check nobody sign nothing."""
-    return done(pod) in ((SIGNS, CHECKS) if component(pod) == "broker" else (CHECKS,))
+    return done(pod) in ((SIGNS, CHECKS) if component(pod) == "broker" else (CHECKS, AUTHORIZES))
 
 
 def check(world: Kubernetes) -> None:
-    """Whoever is checked by somebody signs, with the same users."""
+    """Whoever is checked by somebody signs, with the same users; controllers go by policies after brokers."""
     pods = list(world.pods.values())
+    if any(done(pod) == AUTHORIZES for pod in pods):
+        assert all(done(pod) in (CHECKS, AUTHORIZES) for pod in pods)
     for server in pods:
         for client in pods:
-            if done(server) != CHECKS or client is server:
+            if done(server) not in (CHECKS, AUTHORIZES) or client is server:
                 continue
             if component(client) == "namesrv" or component(server) == component(client) == "controller":
                 continue  # name servers ask nobody, and controllers talk by Raft
@@ -77,25 +81,35 @@ def found(world: Kubernetes) -> set[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "others"),
-    [({}, "controller"), (DLEDGER, "namesrv"), ({**DLEDGER, "controllers": {"replicas": 3}}, "controller")],
+    ("kind", "others", "enforced"),
+    [
+        ({}, "controller", AccessStage.AUTHORIZING),
+        (DLEDGER, "namesrv", AccessStage.ENFORCING),
+        ({**DLEDGER, "controllers": {"replicas": 3}}, "controller", AccessStage.ENFORCING),
+    ],
 )
 @pytest.mark.parametrize(
     ("before", "after", "last"),
     [
-        ({}, ENFORCING, AccessStage.ENFORCING),
+        ({}, ENFORCING, AccessStage.AUTHORIZING),
         ({}, PERMISSIVE, AccessStage.SIGNING),
-        (PERMISSIVE, ENFORCING, AccessStage.ENFORCING),
+        (PERMISSIVE, ENFORCING, AccessStage.AUTHORIZING),
         (ENFORCING, PERMISSIVE, AccessStage.SIGNING),
         (PERMISSIVE, {}, AccessStage.OPEN),
         (PERMISSIVE, {**PERMISSIVE, "secretName": "orders-access-2"}, AccessStage.SIGNING),
-        (PERMISSIVE, {"secretName": "orders-access-2"}, AccessStage.ENFORCING),
+        (PERMISSIVE, {"secretName": "orders-access-2"}, AccessStage.AUTHORIZING),
     ],
 )
 def test_no_pod_is_ever_asked_without_a_signature_by_one_that_it_checks(
-    before: dict[str, Any], after: dict[str, Any], last: AccessStage, kind: dict[str, Any], others: str
+    before: dict[str, Any],
+    after: dict[str, Any],
+    last: AccessStage,
+    kind: dict[str, Any],
+    others: str,
+    enforced: AccessStage,
 ) -> None:
     """Not in any second of the way, in either direction, while the users become others, and in each mode."""
+    last = min(last, enforced)
     world = settled(acl=before, **kind)
     check(world)
 
@@ -124,8 +138,8 @@ def test_who_thinks_better_of_it_on_the_way_gets_back_as_safely() -> None:
         assert found(world) == {("controller", ""), ("broker", SIGNS)}
 
 
-def test_controllers_are_replaced_once_and_brokers_twice() -> None:
-    """What does nothing new stays."""
+def test_each_pod_is_replaced_twice() -> None:
+    """Once less than there are stages: what does nothing new stays."""
     world = settled(acl={})
     before = {name: pod.uid for name, pod in world.pods.items()}
     uids: dict[str, set[str]] = {name: {uid} for name, uid in before.items()}
@@ -136,12 +150,32 @@ def test_controllers_are_replaced_once_and_brokers_twice() -> None:
         act(world, decide(world.observe_now()))
         for name, pod in world.pods.items():
             uids[name].add(pod.uid)
-        if is_done(world) and next_step(world.observe_now()).stage is AccessStage.ENFORCING:
+        if is_done(world) and all(
+            done(pod) == does(component(pod), AccessStage.AUTHORIZING) for pod in world.pods.values()
+        ):
             break
 
-    assert {name: len(each) - 1 for name, each in uids.items()} == {
-        name: 1 if "controller" in name else 2 for name in before
-    }
+    assert {name: len(each) - 1 for name, each in uids.items()} == dict.fromkeys(before, 2)
+
+
+def test_controllers_of_an_older_version_are_given_no_policies() -> None:
+    """They would end at a setting that they do not know; the condition says what to do."""
+    world = settled(acl={})
+    world.log_format = POLICIES_LOG_FORMAT - 1
+    world.apply_manifest(acl=ENFORCING)
+    for _ in range(SECONDS_MAX):
+        world.tick()
+        act(world, decide(world.observe_now()))
+        check(world)
+    step = next_step(world.observe_now())
+
+    assert found(world) == {("controller", CHECKS), ("broker", CHECKS)}
+    assert step.stage is AccessStage.ENFORCING
+    assert "name a newer image in spec.image" in step.refused
+
+    world.log_format = POLICIES_LOG_FORMAT
+    carried_on(world)
+    assert found(world) == {("controller", AUTHORIZES), ("broker", CHECKS)}
 
 
 def test_other_users_wait_for_pods_that_check_nobody() -> None:
@@ -193,7 +227,7 @@ def test_brokers_of_another_set_that_sign_nothing_keep_controllers_from_checking
 def test_a_new_set_waits_for_credentials_and_then_checks_from_its_first_pod_on() -> None:
     """It is never open, not even for a moment, and never one that nobody can administer."""
     world = settled(acl=ENFORCING)
-    assert found(world) == {("controller", CHECKS), ("broker", CHECKS)}
+    assert found(world) == {("controller", AUTHORIZES), ("broker", CHECKS)}
     new = replace(world.observe_now(), stateful_sets={}, pods={}, access_problem="it is not there")
 
     decided = plan(new, wanted_of_model)

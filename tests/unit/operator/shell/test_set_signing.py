@@ -63,14 +63,14 @@ def test_what_is_wrong_is_said_without_a_password(given: dict[str, Any], said: s
 
 
 def test_pods_get_users_by_environment_and_no_config_map_has_them() -> None:
-    """Of a new set: brokers check users and rights, controllers who administers."""
+    """Of a new set: brokers and controllers check users and rights."""
     objects = build({"acl": {"secretName": "orders-access"}})
     checked = {
-        "orders-controller": {"authenticationEnabled"},
-        "orders-0": {"authenticationEnabled", "authorizationEnabled"},
+        "orders-controller": "authorizing",
+        "orders-0": "checking",
     }
 
-    for name, settings in checked.items():
+    for name, does in checked.items():
         template = objects["StatefulSet", name]["spec"]["template"]
         variables = {each["name"]: each for each in template["spec"]["containers"][0]["env"]}
         for entry in GOOD:
@@ -81,8 +81,8 @@ def test_pods_get_users_by_environment_and_no_config_map_has_them() -> None:
             for each, found in variables.items()
             if found.get("value") == "true"
         }
-        assert settings <= on
-        assert template["metadata"]["annotations"]["brokerset.io/access"] == "checking"
+        assert {"authenticationEnabled", "authorizationEnabled"} <= on
+        assert template["metadata"]["annotations"]["brokerset.io/access"] == does
         assert "Authentication" not in json.dumps(objects["ConfigMap", name])
 
 
