@@ -58,13 +58,17 @@ def kept_by_stateful_set(obj: Object) -> bool:
 def part(obj: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     """Return a field that is an object itself; empty when it is not there."""
     found = obj.get(key)
-    return found if isinstance(found, Mapping) else {}
+    return found if isinstance(found, dict | Mapping) else {}
 
 
 def items(obj: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
     """Return a field that is a list of objects; empty when it is not there."""
     found = obj.get(key)
-    return [item for item in found if isinstance(item, Mapping)] if isinstance(found, list | tuple) else []
+    return (
+        [item for item in found if isinstance(item, dict | Mapping)]
+        if isinstance(found, list | tuple)
+        else []
+    )
 
 
 def text(value: object) -> str | None:

@@ -914,7 +914,9 @@ def _component(pod: Pod) -> str:
 
 def _copied(value: Any) -> Any:
     """A deep copy of what JSON can hold."""
-    if isinstance(value, Mapping):
+    if value is None or isinstance(value, str | int | float):  # most are
+        return value
+    if isinstance(value, dict | Mapping):  # asking for a Mapping alone takes as long as all the rest
         return {key: _copied(item) for key, item in value.items()}
     return [_copied(item) for item in value] if isinstance(value, list | tuple) else value
 
