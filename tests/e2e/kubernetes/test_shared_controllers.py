@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from tests.e2e.kubernetes.deployed import RATE, Deployed
 from tests.e2e.kubernetes.rig import Cluster, Object, broker_set, say, until
+from tests.e2e.kubernetes.test_tls import answers, give_files, stages
+from tests.e2e.kubernetes.test_users import ADMIN, SECRET, does, make_secret, make_user
 
 GAP_MS_MAX = 1000
 """What happens to another set's group is no reason for a pause in this one."""
+
+CHANGE_SECONDS = 900.0
+"""Longest time until all pods of two sets were replaced several times, one after the other."""
 
 RETAIN = {"size": "1Gi", "whenDeleted": "Retain"}
 
@@ -121,3 +128,46 @@ def test_a_set_that_was_deleted_with_its_volumes_is_made_again_when_its_replicas
     assert core.condition("Ready")["status"] == "True"
     client.create_topic("fresh", only="Reports")
     client.send("fresh", ["a message"])
+
+
+@pytest.fixture
+def chart(cluster: Cluster) -> Iterator[Cluster]:
+    """A cluster whose operator may read and write Secrets, and keep authorities; it is put back."""
+    cluster.install(values={"secrets": {"access": True}, "tls": {"authority": {"enabled": True}}})
+    yield cluster
+    cluster.install()
+
+
+@pytest.mark.slow
+def test_two_sets_get_to_tls_alone_and_to_checked_requests_together(chart: Cluster, namespace: str) -> None:
+    """Each has an authority of its own. The joined one, which is changed first, waits for the controllers; then
+    its masters are switched over by them, its User is let in, and nobody is without TLS and a signature."""
+    core, reports = two_sets(chart, namespace)
+    make_secret(core)
+    wanted = {"tls": {"authority": {}, "mode": "enforcing"}, "acl": {"secretName": SECRET}}
+    reports.change(**wanted)
+    until("reports waits", lambda: "core" in reports.condition("TlsRefused").get("message", ""), 300, pause=1)
+    core.change(**wanted)
+    both = (core, reports)
+    until("TLS alone", lambda: [stages(one) for one in both] == [{"enforcing"}] * 2, CHANGE_SECONDS, pause=1)
+    until("both check", lambda: [does(one) for one in both] == [{"checking"}] * 2, CHANGE_SECONDS, pause=1)
+    core.wait_settled(2)
+    reports.wait_settled(2, 0)
+
+    master = reports.master()
+    reports.annotate(switchover="reports-0")
+    until("reports has another master", lambda: reports.master() != master, 60)
+    reports.wait_settled(2, 0)
+
+    shop = make_user(reports, "shop", policies=[{"resources": ["Topic:events"], "actions": ["Pub"]}])
+    client = core.client()
+    trusted = [
+        chart.must_get("configmap", f"{name}-authority", namespace)["data"]["ca.crt"]
+        for name in ("core", "reports")
+    ]
+    by_tls = give_files(client, "".join(trusted))
+    admin = {"BROKERSET_ACCESS_KEY": ADMIN["username"], "BROKERSET_SECRET_KEY": ADMIN["password"]}
+    brokers = [(f"{name}-0-0.{name}-0.{namespace}.svc:10911", "broker") for name in ("core", "reports")]
+    assert answers(client, brokers, by_tls | admin) == ["answered"] * 2
+    for env in ({}, admin, by_tls, by_tls | shop):
+        assert all(text.startswith("refused") for text in answers(client, brokers, env)), env
