@@ -389,7 +389,7 @@ class Acl(Part):
     each request at brokers, name servers and controllers is.
 
     A set that runs gets there and back in steps, which replace its pods one at a time: brokers sign first,
-    then name servers and controllers check, then brokers do.
+    then name servers and controllers check, then brokers do, then controllers go by policies, too.
     """
 
     secret_name: Annotated[ObjectName, Field(json_schema_extra=page(values="none"))] | None = None

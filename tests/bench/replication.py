@@ -1,8 +1,9 @@
 """Copying a log to a replica, ours and Java's AutoSwitchHA one after the other: `replication.py [--size small|full] [--only ours|java]`.
 
 Three things: an empty replica until it has caught up; how far it is behind while the master is written to; sends that are answered when all
-of three replicas have them. Next to them what sendfile over loopback, and cp, do without any broker. Uses the scripts and the load generator of
-`tests/peers`. Only ratios of one run mean something. Exit status 1 when an answer was wrong.
+of three replicas have them. Next to them what ours does when the log goes by TLS (`catch-up-tls`), which takes `sendfile` from it, and what
+sendfile over loopback, and cp, do without any broker. Uses the scripts and the load generator of `tests/peers`. Only ratios of one run mean
+something. Exit status 1 when an answer was wrong.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from brokerset_bench.probes import GroupView, NoAnswer, Prober
 from brokerset_bench.server_process import ServerProcess
 from brokerset_bench.sets import BenchSet, java_set, our_set
 from brokerset_rig import stack
+from brokerset_rig.certificates import Certificates
 from brokerset_rig.measuring import arguments, makes, markdown, middle, ratio, shown, wrong_answers
 
 PEERS_BENCH = stack.PEERS / "bench"
@@ -33,6 +35,8 @@ GIBIBYTE = 1 << 30
 CASES = "send-1k-sync1,send-1k-sync16,send-1k-sync64,send-1k-batch32"
 WHOLE_SECONDS_MAX = 120.0
 HEAP = "1g"
+BY_TLS = "ours-tls"
+"""Ours, with TLS at the HA port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,9 @@ SIZES = {"small": Size(0.6, 1, 4), "full": Size(2.0, 3, 8)}
 def topology(who: str, replicas: int, log_file_bytes: int, port: int, *expected: str) -> Iterator[BenchSet]:
     """A set that is planned and not started, `expected` being more settings of ours; ends what was started in it."""
     with stack.Workspace("replication") as folder:
-        if who == "ours":
+        if who != "java":
+            if who == BY_TLS:
+                expected += (f"tlsConfigFile={_between_members(folder)}",)
             given = (f"mappedFileSizeCommitLog={log_file_bytes}", *expected)
             bench = our_set(folder, replicas=replicas, settings=given, port=port, network=None)
         else:
@@ -61,6 +67,13 @@ def topology(who: str, replicas: int, log_file_bytes: int, port: int, *expected:
             yield bench
         finally:
             bench.end()
+
+
+def _between_members(folder: Path) -> Path:
+    """A TLS configuration that members use among each other; clients and controllers stay in plain text."""
+    return Certificates(folder / "certificates", "bench").config(
+        tls_server_mode="permissive", tls_enable="false", tls_members_trustCertPath="authority.pem"
+    )
 
 
 def until(what: str, look: Callable[[Prober], Any]) -> Any:
@@ -183,6 +196,13 @@ def table(results: dict[str, Any]) -> str:
         java, ours = (value_of(results, who, entry, key) for who in ("java", "ours"))
         rows.append((label, shown(java, unit), shown(ours, unit), ratio(ours, java)))
     ours = value_of(results, "ours", "replication/catch-up", "steadyMiBps")
+    for label, key, unit in (
+        ("by TLS: empty replica, steady rate", "steadyMiBps", "MiB/s"),
+        ("… cores of both", "serverCores", ""),
+    ):
+        plain, by_tls = (value_of(results, who, "replication/catch-up", key) for who in ("ours", BY_TLS))
+        if plain and by_tls:
+            rows.append((label, "", shown(by_tls, unit), f"{by_tls / plain:.2f} of ours in plain text"))
     for label, entry, key in (
         ("floor: sendfile over loopback", "floor", "sendfileMiBps"),
         ("floor: TCP over loopback", "floor", "tcpMiBps"),
@@ -198,7 +218,7 @@ def table(results: dict[str, Any]) -> str:
 
 def main() -> int:
     parser = arguments(__doc__, "bench-replication.json", SIZES)
-    parser.add_argument("--parts", default="catch-up,sends,floors")
+    parser.add_argument("--parts", default="catch-up,catch-up-tls,sends,floors")
     parser.add_argument("--port", type=int, default=0)
     options = parser.parse_args()
     who_is_measured = makes(options)
@@ -209,6 +229,8 @@ def main() -> int:
     for who in who_is_measured:
         if "catch-up" in parts:
             catch_up(who, size, options.out, options.port)
+        if who == "ours" and "catch-up-tls" in parts:
+            catch_up(BY_TLS, size, options.out, options.port)
         if "sends" in parts:
             sends(who, size, options.out, options.port)
     if "floors" in parts:

@@ -12,7 +12,7 @@ from tests.property.test_operator_ledgers import EVENTS as LEDGER_EVENTS
 from tests.property.test_operator_ledgers import LedgerSchedule
 from tests.property.test_operator_plan import EVENTS, Schedule, Unsafe
 
-from brokerset_operator.model.access_stages import CHECKS, SECRET_ANNOTATION, does, wanted_stage
+from brokerset_operator.model.access_stages import AUTHORIZES, CHECKS, SECRET_ANNOTATION, does, wanted_stage
 from brokerset_sim.kubernetes_model import Kubernetes, Pod
 
 pytestmark = pytest.mark.long
@@ -39,10 +39,11 @@ def _done(pod: Pod) -> str:
 def _check(seed: int, world: Kubernetes) -> None:
     """Whoever is checked by another pod signs; name servers ask nobody, and controllers talk by Raft."""
     pods = list(world.pods.values())
-    if not any(_done(pod) == CHECKS for pod in pods):
+    checking = [pod for pod in pods if _done(pod) in (CHECKS, AUTHORIZES)]
+    if not checking:
         return
     for client in pods:
-        servers = {_component(pod) for pod in pods if pod is not client and _done(pod) == CHECKS}
+        servers = {_component(pod) for pod in checking if pod is not client}
         asked = {"broker": servers, "controller": servers - {"controller"}}.get(_component(client), set())
         if asked and not _done(client):
             raise Unsafe(f"seed {seed}: {client.name} signs nothing, and is checked by {sorted(asked)}")

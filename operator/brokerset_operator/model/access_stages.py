@@ -11,7 +11,8 @@ each other in, because who is checked by somebody has signed before:
   have the users of all groups, which they do not have when they begin to check, and clients sign for brokers.
 
 Of sets that share controllers all sign as the same users: those of one Secret, which each of them names. They
-go together: such a set's brokers sign before the controllers check, and check after these.
+go together: such a set's brokers sign before the controllers check, and check after these. Controllers go by
+policies while all of these sets are to check: clients of one that checks nobody need not sign.
 
 The operator signs in every stage. Brokers are the same in the first two and in the last two, so brokers and
 controllers are replaced twice.
@@ -30,6 +31,7 @@ from brokerset_operator.model.peers import PeerSet
 from brokerset_operator.model.staging import (
     Ladder,
     comes_along,
+    component_of,
     kept_by,
     position,
     processes,
@@ -100,6 +102,7 @@ LADDER: Final = Ladder(
     wanted=wanted_stage,
     names=tuple(stage.name.lower() for stage in AccessStage),
     written=does,
+    alike={AUTHORIZES: CHECKS},
 )
 
 LEFT_OUT: Final = frozenset({AccessStage.ADMINISTRATION, AccessStage.AUTHORIZING})
@@ -110,15 +113,21 @@ def next_step(observed: Observed) -> AccessStep:
     """Return the stage that templates are to have now; `observed` must have a valid manifest."""
     assert observed.manifest is not None, "an invalid manifest is not carried out"
     wanted = wanted_stage(observed.manifest)
+    if any(each.manifest and wanted_stage(each.manifest) < AccessStage.ENFORCING for each in observed.peers):
+        wanted = min(wanted, AccessStage.ENFORCING)
     joined = observed.manifest.spec.controllers.ref is not None
     at = position(LADDER, observed, wanted, LEFT_OUT if joined else frozenset())
     now = AccessStage(at.now)
+    if now is AccessStage.AUTHORIZING and _is_new(observed) and _has_another_image(observed):
+        return AccessStep(AccessStage.ENFORCING, wanted)  # until controllers say what they know
     if at.following == now:
         return AccessStep(now, wanted)
     up = at.following > now
     mine = observed.manifest.spec.acl.secret_name
     others = sorted(set(_secrets(observed)) - {mine})
     waits = at.waits_for or (f"a pod has the users of Secret {others[0]}" if others and up else "")
+    if not waits and joined and not up and (owner := _goes_by_policies(observed.peers)) is not None:
+        waits = f"controllers of BrokerSet {owner} go by policies, and end that first"
     if waits:
         return AccessStep(now, wanted, waits)
     if up and observed.access_problem is not None:
@@ -132,16 +141,17 @@ def next_step(observed: Observed) -> AccessStep:
         waits, refused = _other_users(observed.peers, mine)
         if waits or refused:
             return AccessStep(now, wanted, waits, refused)
-    if at.following == AccessStage.AUTHORIZING and (refused := _too_old(observed)):
-        return AccessStep(now, wanted, refused=refused)
+    if at.following == AccessStage.AUTHORIZING:
+        waits, refused = _without_policies(observed)
+        if waits or refused:
+            return AccessStep(now, wanted, waits, refused)
     return AccessStep(AccessStage(at.following), wanted)
 
 
 def must_wait(observed: Observed) -> str | None:
     """Why a set without pods is not made yet: it would be open, or nobody could administer it."""
     assert observed.manifest is not None, "an invalid manifest is not carried out"
-    there = observed.stateful_sets or list(processes(observed.pods))
-    if there:
+    if not _is_new(observed):
         return None
     if (problem := _let_in_by_none(observed)) is not None:
         return problem
@@ -166,16 +176,51 @@ def changed_too_soon(observed: Observed) -> str | None:
     )
 
 
-def _too_old(observed: Observed) -> str:
-    """Why controllers must not go by policies: one of before would end at a setting that it does not know."""
-    answers = observed.controllers.answers.items()
-    old = [str(number) for number, status in answers if status.log_format < POLICIES_LOG_FORMAT]
+def _goes_by_policies(peers: Iterable[PeerSet]) -> str | None:
+    """The set whose controllers go by policies, so that clients of ordered subjects have to sign."""
+    for peer in peers:
+        if any((each.get("annotations") or {}).get(ANNOTATION) == AUTHORIZES for each in peer.pods):
+            return peer.name
+    return None
+
+
+def _is_new(observed: Observed) -> bool:
+    """Whether nothing was made of the set yet."""
+    return not observed.stateful_sets and not list(processes(observed.pods))
+
+
+def _has_another_image(observed: Observed) -> bool:
+    """Whether the manifest names an image that is not the operator's own, so may be an older version."""
+    assert observed.manifest is not None, "an invalid manifest is not carried out"
+    return observed.manifest.spec.image not in (None, observed.operator.image)
+
+
+def _without_policies(observed: Observed) -> tuple[str, str]:
+    """Why controllers cannot go by policies: what is waited for, and what people have to do.
+
+    One of an older version would end at a setting that it does not know, so each has to say what it knows.
+    """
+    assert observed.manifest is not None, "an invalid manifest is not carried out"
+    pods = {name: pod for name, pod in processes(observed.pods) if _component(pod) == "controller"}
+    image = observed.manifest.spec.image or observed.operator.image
+    if late := sorted(name for name, pod in pods.items() if _image(pod) not in ("", image)):
+        return f"{late[0]} does not have the image {image} yet", ""
+    answers = observed.controllers.answers
+    if silent := sorted(name for name in pods if int(name.rpartition("-")[2]) not in answers):
+        return f"{silent[0]} does not answer", ""
+    old = sorted(number for number, each in answers.items() if each.log_format < POLICIES_LOG_FORMAT)
     if not old:
-        return ""
-    return (
-        f"controllers {', '.join(sorted(old))} are of an older version, and know no policies: name a newer"
-        " image in spec.image"
-    )
+        return "", ""
+    return "", f"controller {old[0]} is of an older version, and knows no policies: name a newer spec.image"
+
+
+def _component(pod: Mapping[str, Any]) -> str:
+    return component_of(pod.get("metadata") or {})
+
+
+def _image(pod: Mapping[str, Any]) -> str:
+    containers = (pod.get("spec") or {}).get("containers") or [{}]
+    return str(containers[0].get("image", ""))
 
 
 def _let_in_by_none(observed: Observed) -> str | None:

@@ -9,7 +9,7 @@ controllers wait for each other's pods, too (`kept_by`): these are never further
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from brokerset_operator.model import names
@@ -37,6 +37,9 @@ class Ladder:
     written: Callable[[str, int], str]
     """What a pod of a component has as annotation in a stage; empty for none. Stages of one component with
     the same annotation are the same to it: its pods are not replaced."""
+
+    alike: Mapping[str, str] = field(default_factory=dict)
+    """Annotations that say to sets that share controllers no more than others do: those come first."""
 
     def name(self, stage: int) -> str:
         """Name of a stage, for people."""
@@ -141,10 +144,10 @@ def _reach(ladder: Ladder, peer: PeerSet) -> tuple[int, int]:
 
     Pods that are not there yet are made for the manifest.
     """
+    seen = [_of(ladder, metadata) for metadata in peer.pods if component_of(metadata) in PROCESSES]
     spans = [
-        _span(ladder, *_of(ladder, metadata), range(len(ladder.names)))
-        for metadata in peer.pods
-        if component_of(metadata) in PROCESSES
+        _span(ladder, component, ladder.alike.get(text, text), range(len(ladder.names)))
+        for component, text in seen
     ]
     if not spans:
         return (0 if peer.manifest is None else ladder.wanted(peer.manifest)), 0
@@ -174,9 +177,12 @@ def _of(ladder: Ladder, metadata: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _span(ladder: Ladder, component: str, text: str, has: Iterable[int]) -> tuple[int, int]:
-    """The stages that an annotation can stand for, from first to last."""
+    """The stages that an annotation can stand for, from first to last.
+
+    One that a newer operator wrote counts as the last, so that templates go back by single stages from there.
+    """
     found = [stage for stage in has if ladder.written(component, stage) == text]
-    return (found[0], found[-1]) if found else (0, 0)
+    return (found[0], found[-1]) if found else (list(has)[-1],) * 2 if text else (0, 0)
 
 
 def _expected(stateful_sets: Mapping[str, Object]) -> set[str]:

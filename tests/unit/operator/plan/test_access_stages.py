@@ -171,11 +171,46 @@ def test_controllers_of_an_older_version_are_given_no_policies() -> None:
 
     assert found(world) == {("controller", CHECKS), ("broker", CHECKS)}
     assert step.stage is AccessStage.ENFORCING
-    assert "name a newer image in spec.image" in step.refused
+    assert "name a newer spec.image" in step.refused
 
     world.log_format = POLICIES_LOG_FORMAT
     carried_on(world)
     assert found(world) == {("controller", AUTHORIZES), ("broker", CHECKS)}
+
+
+def test_controllers_that_do_not_answer_are_waited_for() -> None:
+    """They may be of an older version."""
+    world = settled(acl={})
+    world.apply_manifest(acl=ENFORCING)
+    for _ in range(SECONDS_MAX):
+        world.tick()
+        seen = world.observe_now()
+        act(world, decide(replace(seen, controllers=replace(seen.controllers, answers={}))))
+
+    assert ("controller", AUTHORIZES) not in found(world)
+
+
+def test_a_new_set_with_another_image_goes_by_policies_when_its_controllers_say_that_they_can() -> None:
+    """Those of an older version would not start; the operator's own image has policies."""
+    seen = settled(acl=ENFORCING).observe_now()
+    new = replace(seen, stateful_sets={}, pods={})
+    assert next_step(new).stage is AccessStage.AUTHORIZING
+
+    other = seen.manifest.model_copy(  # type: ignore[union-attr]
+        update={"spec": seen.manifest.spec.model_copy(update={"image": "example.com/older:1"})}  # type: ignore[union-attr]
+    )
+
+    assert next_step(replace(new, manifest=other)).stage is AccessStage.ENFORCING
+
+
+def test_what_a_newer_operator_wrote_counts_as_the_last_stage() -> None:
+    """An older operator takes templates back by single stages, as its own."""
+    world = settled(acl=ENFORCING)
+    for pod in world.pods.values():
+        if component(pod) == "controller":
+            pod.access = tuple((k, "surpassing" if v == AUTHORIZES else v) for k, v in pod.access)
+
+    assert next_step(world.observe_now()).stage is AccessStage.AUTHORIZING
 
 
 def test_other_users_wait_for_pods_that_check_nobody() -> None:

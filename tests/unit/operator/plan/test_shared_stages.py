@@ -11,12 +11,20 @@ import pytest
 from tests.unit.operator.resources.sets import observe
 
 from brokerset_operator.model import access_stages, names, tls_stages
-from brokerset_operator.model.access_stages import AUTHORIZES, CHECKS, SECRET_ANNOTATION, SIGNS
-from brokerset_operator.model.observed import Observed
+from brokerset_operator.model.access_stages import (
+    AUTHORIZES,
+    CHECKS,
+    POLICIES_LOG_FORMAT,
+    SECRET_ANNOTATION,
+    SIGNS,
+    AccessStage,
+)
+from brokerset_operator.model.observed import Controllers, Observed
 from brokerset_operator.model.peers import PeerSet
 from brokerset_operator.model.staging import Ladder
 from brokerset_operator.model.tls_stages import TlsStage
 from brokerset_operator.plan.deciding import plan
+from brokerset_protocol.bodies.controllers import ControllerStatus
 
 SEEDS: Final = 30
 STEPS: Final = 250
@@ -33,6 +41,8 @@ ACL_MODES: Final[tuple[dict[str, str], ...]] = (
     {"secretName": "access", "mode": "permissive"},
     {"secretName": "access"},
 )
+
+ANSWER: Final = ControllerStatus(0, "follower", 1, 0, False, 1, 1, 1, 0, (), log_format=POLICIES_LOG_FORMAT)
 
 
 @dataclass(slots=True)
@@ -87,6 +97,7 @@ class Family:
             pods={name: {"metadata": each} for name, each in metadata.items()},
             stateful_sets=sets,
             peers=() if alone else self.peers(one),
+            controllers=Controllers(answers=dict.fromkeys(range(3), ANSWER)),
         )
 
     def peers(self, one: SetModel) -> tuple[PeerSet, ...]:
@@ -282,6 +293,35 @@ def test_a_new_set_that_controllers_would_not_let_in_is_not_made(
     assert all(type(action).__name__ == "EmitEvent" for action in decided.actions)
 
 
+@pytest.mark.parametrize("is_new", [True, False], ids=["a new set", "a set that goes back"])
+def test_controllers_go_by_no_policies_while_a_set_that_uses_them_checks_nobody(is_new: bool) -> None:
+    """Its clients need not sign. The controllers go back by themselves, and nothing is refused."""
+    family = far_ahead("acl")
+    if not is_new:
+        family = Family(random.Random(1), "acl")
+        for one in family.sets.values():
+            one.section = dict(ACL_MODES[-1])
+        while not family.is_settled(access_stages.LADDER):
+            family.step()
+    bills = family.sets["bills"]
+    bills.section = dict(ACL_MODES[1])
+    for _ in range(SETTLING_STEPS):
+        family.step()
+        assert not any(access_stages.next_step(family.observed(one)).refused for one in family.sets.values())
+
+    check_access(family)
+    assert {each.get(access_stages.ANNOTATION) for each in bills.pods.values()} == {SIGNS}
+    assert {each.get(access_stages.ANNOTATION) for each in family.sets["core"].pods.values()} == {CHECKS}
+
+    bills.section = dict(ACL_MODES[-1])
+    for _ in range(SETTLING_STEPS):
+        family.step()
+        check_access(family)
+        if family.is_settled(access_stages.LADDER):
+            return
+    raise AssertionError({one.name: one.pods for one in family.sets.values()})
+
+
 def test_a_set_that_goes_back_first_is_kept_until_the_controllers_do() -> None:
     """They refuse plain connections; the condition says what to do."""
     family = far_ahead("tls")
@@ -335,11 +375,13 @@ def test_a_set_that_went_back_while_the_controllers_went_on_comes_within_reach_a
             family.reconcile(one)
 
     check(family)
-    core = family.sets["core"]
-    manifest = family.observed(core).manifest
-    assert manifest is not None
-    last = ladder.written("controller", ladder.wanted(manifest))
-    assert {each.get(ladder.annotation) for n, each in core.pods.items() if "controller" in n} == {last}
+    last = (
+        TlsStage.ENFORCING if section == "tls" else AccessStage.ENFORCING
+    )  # no policies: mails checks nobody
+    core = {
+        each[ladder.annotation] for name, each in family.sets["core"].pods.items() if "controller" in name
+    }
+    assert core == {ladder.written("controller", last)}
 
 
 OWN: Final = {"authority": {}, "mode": "enforcing"}
