@@ -12,17 +12,23 @@ from tests.integration.operator.test_users import secret
 
 from brokerset_kube.client import KubeClient
 from brokerset_kube.credentials import Access
+from brokerset_operator.apply import Means, carry_out
 from brokerset_operator.connecting import Connecting
 from brokerset_operator.controllers_view import ControllersView
+from brokerset_operator.events import Events
 from brokerset_operator.member_passwords import change_passwords, end_former_passwords, observe_passwords
-from brokerset_operator.model.access_stages import ANNOTATION, CHECKS, SECRET_ANNOTATION
-from brokerset_operator.model.observed import Controllers, MemberPasswords
+from brokerset_operator.model.access_stages import ANNOTATION, AUTHORIZES, CHECKS, SECRET_ANNOTATION
+from brokerset_operator.model.actions import ChangePasswords, EndFormerPasswords, Plan
+from brokerset_operator.model.observed import Controllers, MemberPasswords, Operator
+from brokerset_operator.model.password_rotation import RotationStep, next_rotation_step, template_secret
+from brokerset_operator.observe import ClusterFacts, Seen, observe
 from brokerset_operator.set_signing import SetSigning, signing_by, signing_of
 from brokerset_operator.user_requests import UserRefused
 from brokerset_protocol.commands import Command
 from brokerset_rig.fake_kube import FakeKube
-from brokerset_rig.operator_parts import broker_set
+from brokerset_rig.operator_parts import NAMESPACE, a_pod, broker_set
 from brokerset_rig.user_clusters import HOST, SECONDS_MAX, UserCluster, user_cluster
+from brokerset_runtime.clock import SystemClock
 
 HOUR = 3_600
 
@@ -122,6 +128,43 @@ async def test_the_operator_signs_with_the_secret_that_pods_have() -> None:
         kube.put(secret("first", entries("", root="other"), immutable=True))
         found = await signing_of(client, live, pods)
         assert "has the users inner, root, and pods have inner, other" in (found.problem or "")
+
+
+async def test_nothing_is_asked_for_while_the_other_secret_is_missing_or_no_controller_leads() -> None:
+    """The set is observed all the same, and templates keep the Secret that pods have."""
+    kinds = {"orders-controller-0": ("controller", AUTHORIZES), "orders-0-0": ("broker", CHECKS)}
+    clock = SystemClock()
+    async with FakeKube() as kube, KubeClient(Access(kube.url), manager="tester") as client:
+        kube.put(broker_set(acl={"secretName": "second"}))
+        kube.put(secret("first", entries(""), immutable=True))
+        for name, (component, does) in kinds.items():
+            kube.put(a_pod(name, component, annotations={ANNOTATION: does, SECRET_ANNOTATION: "first"}))
+
+        async def seen() -> Seen:
+            found = await observe(
+                client,
+                ClusterFacts(client, clock),
+                clock,
+                namespace=NAMESPACE,
+                name="orders",
+                installed=Operator(image="brokerset:1"),
+            )
+            assert found is not None
+            assert template_secret(found.observed) == "first"
+            assert next_rotation_step(found.observed) is RotationStep.AWAIT
+            return found
+
+        missing = (await seen()).observed.passwords
+        assert missing is not None
+        assert "Secret second (spec.acl.secretName) is not there" in missing.problem
+
+        kube.put(secret("second", entries("new-"), immutable=True))
+        assert (await seen()).observed.passwords is None
+        means = Means(client=client, events=Events(client, clock, "test"), clock=clock, leads=lambda: True)
+        for action in (ChangePasswords("second", HOUR), EndFormerPasswords("second")):
+            outcome = await carry_out(Plan((action,), {}, 5.0), await seen(), means)
+            assert outcome.failure is not None
+            assert "no controller leads" in outcome.failure.message
 
 
 async def signed(client: KubeClient, live: dict[str, Any], pods: list[dict[str, Any]]) -> dict[str, str]:
