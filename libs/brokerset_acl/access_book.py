@@ -91,7 +91,7 @@ class Accounts:
     def __init__(
         self, book: AccessBook, configured: Mapping[str, User] | None = None, inner: str | None = None
     ) -> None:
-        """`inner` is who of those in `configured` brokers sign as: it stays as the settings say."""
+        """`inner` is who of those in `configured` brokers sign as: always let in as the settings say."""
         self.book = book
         self._configured = dict(configured or {})
         self._inner = inner
@@ -162,19 +162,24 @@ class Accounts:
             )
         )
         user = with_former(old, changed, wanted.former_seconds, now_ms)
-        if name == self._inner and user != self._configured.get(name):
+        if name == self._inner and not _lets_in(user, self._configured[name], now_ms):
             raise _refused(
                 f"brokers sign as User:{name} (innerClientAuthenticationCredentials) and would refuse each"
-                " other: create a Super user, name it there, and restart them one after the other"
+                " other: change the password with --keep-former, then restart all with the new one; or"
+                " create a Super user, name it there, and restart them one after the other"
             )
         return user
 
     def decide_delete(self, name: str, *, by_super: bool) -> bool:
-        """Whether there is a user to be deleted. Raises `Rejected`."""
+        """Whether there is a user to be deleted. Raises `Rejected`.
+
+        Of one that a setting names goes what is stored, when that says the same; then the setting counts."""
         if not name.strip():
             raise _refused("username can not be blank")
         if name in self._configured:
-            raise _refused(f"User:{name} is named by a setting of the broker; take it out there first")
+            stored = self.book.users.get(name)
+            if stored is None or replace(stored, former=None) != self._configured[name]:
+                raise _refused(f"User:{name} is named by a setting of the broker; take it out there first")
         old = self.user(name)
         if old is not None and old.is_super and not by_super:
             raise _refused(ONLY_SUPER_UPDATES)
@@ -250,6 +255,12 @@ def configured_users(first: tuple[str, str] | None, inner: Credentials | None) -
     if inner is not None:
         found.setdefault(inner.access_key, User(inner.access_key, inner.secret_key, UserType.SUPER))
     return found
+
+
+def _lets_in(user: User, configured: User, now_ms: int) -> bool:
+    """Whether who signs as a setting says is let in as before."""
+    same = replace(user, password=configured.password, former=None) == configured
+    return same and configured.password in user.passwords(now_ms)
 
 
 def _named(wanted: WantedUser) -> str:

@@ -398,7 +398,8 @@ class Acl(Part):
 
     Its entries are `initAuthenticationUser` and `innerClientAuthenticationCredentials`, with the texts that
     brokers' settings of these names have. It must be immutable, and the operator must be allowed to read it.
-    Another name needs `permissive` first.
+    Another Secret with the same users and other passwords is taken over while everybody is checked, if the
+    set has controllers of its own alone; all else needs `permissive` first.
     """
 
 

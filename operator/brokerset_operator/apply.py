@@ -28,6 +28,7 @@ from brokerset_operator.certificate_secrets import SecretOvertaken, issue_certif
 from brokerset_operator.controllers_view import QUERY_SECONDS
 from brokerset_operator.events import Events
 from brokerset_operator.ledger_view import LedgerAdmin
+from brokerset_operator.member_passwords import change_passwords, end_former_passwords
 from brokerset_operator.model import actions, names
 from brokerset_operator.model.actions import Action, Plan
 from brokerset_operator.model.observed import Observed
@@ -36,6 +37,7 @@ from brokerset_operator.reconcile_queue import RetryAfter
 from brokerset_operator.resources.live_settings import BROKER_NAME, OWNER_UID
 from brokerset_operator.store_jobs.labels import AUDITED_POD
 from brokerset_operator.store_jobs.outcomes import has_ended
+from brokerset_operator.user_requests import UserRefused
 from brokerset_protocol.bodies.controllers import GroupState
 from brokerset_runtime.clock import Clock
 
@@ -196,6 +198,10 @@ async def _carry_out(action: Action, seen: Seen, means: Means) -> None:
                 await issue_certificate(means.client, seen.observed.meta, action, seen.observed.now)
             case actions.DeleteObject() | actions.ResizeClaim() | actions.PointMasterService():
                 await _change_object(action, seen.observed, means)
+            case actions.ChangePasswords():
+                await change_passwords(seen.signing, seen.view, action.kept_seconds)
+            case actions.EndFormerPasswords():
+                await end_former_passwords(seen.signing, seen.view)
             case actions.SetPermission():
                 await _set_permission(action, seen)
             case actions.TellSettings():
@@ -210,7 +216,7 @@ async def _carry_out(action: Action, seen: Seen, means: Means) -> None:
         raise ActionFailed(action, "Overtaken", str(error)) from error
     except BrokerSilent as error:
         raise ActionFailed(action, "BrokerSilent", str(error)) from error
-    except ClientError as error:
+    except (ClientError, UserRefused) as error:
         raise ActionFailed(action, "Refused", str(error)) from error
     except TimeoutError as error:
         raise ActionFailed(action, "TimedOut", "no answer in time; whether it was done is unknown") from error

@@ -24,13 +24,15 @@ from brokerset_operator.controllers_view import (
     query_controllers,
 )
 from brokerset_operator.ledger_view import Member, elects_itself, members_of, query_groups
+from brokerset_operator.member_passwords import observe_passwords
 from brokerset_operator.model import names
 from brokerset_operator.model.observed import Drain, Meta, Observed, Operator
+from brokerset_operator.model.password_rotation import concerns
 from brokerset_operator.peers_view import observe_peers
 from brokerset_operator.plan.objects import items, part, seconds, text
 from brokerset_operator.plan.workflow import read_workflow
 from brokerset_operator.resources.set_facts import uid_of_data
-from brokerset_operator.set_signing import signing_of
+from brokerset_operator.set_signing import SetSigning, signing_of
 from brokerset_operator.set_trust import trust_in
 from brokerset_protocol.bodies.controllers import GroupState
 from brokerset_runtime.clock import Clock
@@ -168,6 +170,9 @@ class Seen:
     members: tuple[Member, ...] | None = None
     """Members of DLedger groups that were asked; None for a set whose groups have controllers."""
 
+    signing: SetSigning = field(default_factory=SetSigning)
+    """What the set's Secret is good for."""
+
 
 async def _anybody(live: Object) -> Object:
     return live
@@ -238,7 +243,6 @@ async def _observe(
             for field_name, kind in LISTED.items()
         }
         trusting = group.create_task(trust_in(client, live))
-        signing = group.create_task(signing_of(client, live))
         further = {
             kind.kind: group.create_task(_by_name(client, kind, namespace, selector)) for kind in others
         }
@@ -249,7 +253,8 @@ async def _observe(
     trust, authorities = trusting.result()
     # A set that goes over to another set's controllers still has its own, which are not asked any more.
     controllers = pods if others_pods is None else others_pods.result()
-    connecting = Connecting(trust.towards({**pods, **controllers}), signing.result().sign)
+    signing = await signing_of(client, live, {**pods, **controllers}.values())
+    connecting = Connecting(trust.towards({**pods, **controllers}), signing.sign)
     async with asyncio.TaskGroup() as group:
         asked = controller_addresses(controllers)
         observing = group.create_task(query_controllers(asked, connecting))
@@ -299,7 +304,7 @@ async def _observe(
         drains=await _drains(going(manifest, status, groups), connecting),
         tls_trust_problem=trust.problem,
         certificates=certificates,
-        access_problem=signing.result().problem,
+        access_problem=signing.problem,
         authorities=authorities.text,
         peers=sharing.result(),
         now=now,
@@ -310,7 +315,9 @@ async def _observe(
         endpoint_slices=lists["endpoint_slices"],
         config_maps=lists["config_maps"],
     )
-    return Seen(observed, live, view.addresses, view, asked, brokers, members)
+    if manifest is not None and concerns(observed):
+        observed = replace(observed, passwords=await observe_passwords(signing, view, brokers))
+    return Seen(observed, live, view.addresses, view, asked, brokers, members, signing)
 
 
 def _meta(live: Mapping[str, Any]) -> Meta:

@@ -45,7 +45,7 @@ async def connecting_to(
 ) -> Connecting:
     """How to reach the pods of a set, `pods` being those that are asked; who cannot sign is refused there."""
     tls = (await trust_in(means.client, broker_set))[0].towards(pods)
-    return Connecting(tls, (await signing_of(means.client, broker_set)).sign)
+    return Connecting(tls, (await signing_of(means.client, broker_set, pods.values())).sign)
 
 
 async def foreign_groups(

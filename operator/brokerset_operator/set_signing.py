@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from brokerset_acl.signatures import Credentials, Sign
 from brokerset_kube import kinds
 from brokerset_kube.client import KubeClient
 from brokerset_kube.errors import Forbidden, NotFound
+from brokerset_operator.model.password_rotation import signing_secret
 from brokerset_operator.plan.objects import part, text
 from brokerset_operator.resources.access_variables import FIRST_USER, INNER_CREDENTIALS
 from brokerset_spec.access_settings import credentials_problems, first_user_of, inner_credentials_of
@@ -33,6 +34,10 @@ class SetSigning:
     users: frozenset[str] = frozenset()
     """Names that the Secret has; nobody else may make users of them."""
 
+    passwords: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Those of the manifest's Secret, by name: first the one that members sign with, then the
+    administrator's. Empty if it is wrong."""
+
     problem: str | None = None
     """What is wrong with the Secret, and what to do."""
 
@@ -42,14 +47,37 @@ def secret_of(broker_set: Mapping[str, Any]) -> str | None:
     return text(part(part(broker_set, "spec"), "acl").get("secretName"))
 
 
-async def signing_of(client: KubeClient, broker_set: Mapping[str, Any]) -> SetSigning:
-    """Read a BrokerSet's Secret, if it names one. Raises a `KubeError` if the API server does not tell."""
+async def signing_of(
+    client: KubeClient, broker_set: Mapping[str, Any], pods: Iterable[Mapping[str, Any]] = ()
+) -> SetSigning:
+    """Read a BrokerSet's Secret, if it names one. Raises a `KubeError` if the API server does not tell.
+
+    Of `pods`, which are asked, some may have another Secret with the same users: it signs with that one, and
+    if that is not there any more, with the manifest's.
+    """
     name = secret_of(broker_set)
     if name is None:
         return SetSigning()
+    namespace = broker_set["metadata"]["namespace"]
+    mine = await _read(client, name, namespace)
+    of_pods = signing_secret(name, [part(pod, "metadata") for pod in pods])
+    if of_pods is None or of_pods == name:
+        return mine
+    theirs = await _read(client, of_pods, namespace)
+    problem = mine.problem
+    if problem is None and theirs.users and theirs.users != mine.users:
+        has, had = ", ".join(sorted(mine.users)), ", ".join(sorted(theirs.users))
+        problem = (
+            f"Secret {name} (spec.acl.secretName) has the users {has}, and pods have {had}: name a Secret"
+            " with the same names and other passwords"
+        )
+    return replace(mine, sign=theirs.sign or mine.sign, users=mine.users | theirs.users, problem=problem)
+
+
+async def _read(client: KubeClient, name: str, namespace: str) -> SetSigning:
     where = f"Secret {name} (spec.acl.secretName)"
     try:
-        found = await client.get(kinds.SECRET, name, broker_set["metadata"]["namespace"])
+        found = await client.get(kinds.SECRET, name, namespace)
     except NotFound:
         entries = f"{FIRST_USER} and {INNER_CREDENTIALS}"
         return SetSigning(problem=f"{where} is not there: make it, immutable, with {entries}")
@@ -72,14 +100,17 @@ def signing_by(secret: Mapping[str, Any], where: str) -> SetSigning:
     problems = credentials_problems(first_text or "", inner_text or "")
     if problems:
         return SetSigning(users=users, problem=f"{where} has {problems[0]}")
-    sign = Credentials(*first).sign
+    sign, passwords = Credentials(*first).sign, {inner[0]: inner[1], first[0]: first[1]}
     if secret.get("immutable") is not True:
         patch = "'{\"immutable\":true}'"
         advice = f"kubectl patch secret {secret['metadata']['name']} -p {patch}"
         return SetSigning(
-            sign, users, f"{where} may be changed under pods that have read it: make it immutable: {advice}"
+            sign,
+            users,
+            passwords,
+            f"{where} may be changed under pods that have read it: make it immutable: {advice}",
         )
-    return SetSigning(sign, users)
+    return SetSigning(sign, users, passwords)
 
 
 def entry_of(secret: Mapping[str, Any], name: str) -> str | None:

@@ -57,6 +57,21 @@ class WriteAuthority:
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class ChangePasswords:
+    """Give the two users of a Secret its passwords, at the controllers, and keep the former ones."""
+
+    secret: str
+    kept_seconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndFormerPasswords:
+    """Let the controllers forget what they have stored of the two users, so that settings of pods count."""
+
+    secret: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IssueCertificate:
     """Put a new certificate, with a new key, into the Secret that the set's pods mount."""
@@ -219,6 +234,8 @@ Action = (
     ApplyObject
     | DeleteObject
     | WriteAuthority
+    | ChangePasswords
+    | EndFormerPasswords
     | IssueCertificate
     | DeletePod
     | ResizeClaim

@@ -101,6 +101,23 @@ class Operator:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemberPasswords:
+    """What servers say of the two users of the manifest's Secret; no password is in this value."""
+
+    changed: bool = False
+    """Whether the controllers have the passwords of this Secret as the newest ones."""
+
+    everywhere: bool = False
+    """Whether each broker of the set has, too."""
+
+    former: bool = False
+    """Whether the controllers accept former passwords as well."""
+
+    problem: str = ""
+    """Why the users are not those of the Secret that pods have, and what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
     """All of it."""
 
@@ -159,6 +176,9 @@ class Observed:
 
     access_problem: str | None = None
     """Why the operator cannot sign as the administrator of `spec.acl`, and what to do."""
+
+    passwords: MemberPasswords | None = None
+    """While they change (`model/password_rotation`), if who was asked has answered."""
 
     authorities: str = ""
     """In PEM: whom the ConfigMap of the set's authorities names."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from brokerset_operator.model import access_stages, names, tls_stages
+from brokerset_operator.model import access_stages, names, password_rotation, tls_stages
 from brokerset_operator.model.actions import Action, Fence, Plan, SwitchOver
 from brokerset_operator.model.observed import Object, Observed
 from brokerset_operator.plan import reasons
@@ -30,6 +30,7 @@ from brokerset_operator.plan.mending import free_stuck, mend_groups
 from brokerset_operator.plan.pods import template_of
 from brokerset_operator.plan.requests import serve_requests
 from brokerset_operator.plan.rollout import roll_brokers, roll_controllers
+from brokerset_operator.plan.rotation import rotate_passwords
 from brokerset_operator.plan.scaling import size_groups
 from brokerset_operator.plan.static import keep_objects, stateful_sets
 from brokerset_operator.plan.status import Remarks, events, invalid_status, write_status
@@ -73,6 +74,7 @@ CARRYING_OUT: Final = (
     Rule(Stage.MEND, mend_groups),
     Rule(Stage.REQUESTS, serve_requests),
     Rule(Stage.SETTINGS, keep_settings),
+    Rule(Stage.SETTINGS, rotate_passwords),
     Rule(Stage.EVENTS, report_tls),
     Rule(Stage.EVENTS, report_certificates),
     Rule(Stage.EVENTS, report_access),
@@ -118,7 +120,9 @@ def plan(observed: Observed, wanted: Wanted = wanted_objects) -> Plan:
         return _refuse(
             observed, f"{'; '.join(texts)}; a group keeps its name: put it back, or add it at the end"
         )
-    if (problem := tls_stages.forgotten(observed) or access_stages.changed_too_soon(observed)) is not None:
+    if (
+        problem := tls_stages.forgotten(observed) or password_rotation.changed_too_soon(observed)
+    ) is not None:
         return _refuse(observed, problem)
     if (problem := tls_stages.must_wait(observed)) is not None:
         return _refuse(observed, problem, again_seconds=WAIT_SECONDS)

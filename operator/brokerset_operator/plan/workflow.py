@@ -98,6 +98,10 @@ class Workflow:
     blank_controllers: bool = False
     """Whether the controllers' volumes, which a deleted set left, were found to have no data."""
 
+    changed_users: str = ""
+    """The Secret whose passwords its two users have, or are about to get; empty once that is behind
+    (`model/password_rotation`)."""
+
     groups: Mapping[int, GroupWork] = field(
         default_factory=dict, metadata=kept(always=True, pair=("index", ""))
     )

@@ -31,11 +31,10 @@ def access_variables(facts: SetFacts, component: str) -> list[NewObject]:
     done = does(component, facts.access_stage)
     if not done:
         return []
-    secret = facts.manifest.spec.acl.secret_name
     found: list[NewObject] = [
         {
             "name": f"BROKERSET_SET_{entry}",
-            "valueFrom": {"secretKeyRef": {"name": secret, "key": entry}},
+            "valueFrom": {"secretKeyRef": {"name": facts.access_secret, "key": entry}},
         }
         for entry in (FIRST_USER, INNER_CREDENTIALS)
     ]
@@ -46,4 +45,4 @@ def access_variables(facts: SetFacts, component: str) -> list[NewObject]:
 def access_annotations(facts: SetFacts, component: str) -> dict[str, str]:
     """Annotations of a pod: what it does, and with whose users."""
     done = does(component, facts.access_stage)
-    return {ANNOTATION: done, SECRET_ANNOTATION: str(facts.manifest.spec.acl.secret_name)} if done else {}
+    return {ANNOTATION: done, SECRET_ANNOTATION: str(facts.access_secret)} if done else {}

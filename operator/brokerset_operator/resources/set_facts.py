@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from brokerset_operator.model import access_stages, certificates, names, tls_stages
+from brokerset_operator.model import access_stages, certificates, names, password_rotation, tls_stages
 from brokerset_operator.model.observed import Object, Observed, OperatorPods
 from brokerset_spec.manifest import API_VERSION, KIND, BrokerSet
 
@@ -62,6 +62,9 @@ class SetFacts:
 
     access_stage: access_stages.AccessStage
     """The same for access control."""
+
+    access_secret: str | None
+    """The Secret with the users of these pods."""
 
     trusted_together: str
     """Whom pods trust that connect to those of sets that share controllers, in PEM; empty for a set alone."""
@@ -153,6 +156,7 @@ def facts_of(observed: Observed) -> SetFacts:
         operator_pods=observed.operator.pods,
         tls_stage=tls_stages.next_step(observed).stage,
         access_stage=access_stages.next_step(observed).stage,
+        access_secret=password_rotation.template_secret(observed),
         trusted_together=trusted_together(observed),
         config_maps=observed.config_maps,
     )

@@ -150,8 +150,8 @@ def test_two_sets_get_to_tls_alone_and_to_checked_requests_together(chart: Clust
     core.change(**wanted)
     both = (core, reports)
     until("TLS alone", lambda: [stages(one) for one in both] == [{"enforcing"}] * 2, CHANGE_SECONDS, pause=1)
-    wanted = [{"checking", "authorizing"}, {"checking"}]
-    until("both check", lambda: [does(one) for one in both] == wanted, CHANGE_SECONDS, pause=1)
+    checking = [{"checking", "authorizing"}, {"checking"}]
+    until("both check", lambda: [does(one) for one in both] == checking, CHANGE_SECONDS, pause=1)
     core.wait_settled(2)
     reports.wait_settled(2, 0)
 

@@ -15,7 +15,15 @@ from typing import Any, Final, TypeVar
 from brokerset_operator.model import actions, names
 from brokerset_operator.model.access_stages import ANNOTATION as ACCESS
 from brokerset_operator.model.access_stages import POLICIES_LOG_FORMAT, SECRET_ANNOTATION
-from brokerset_operator.model.observed import Controllers, Drain, Meta, Object, Observed, Operator
+from brokerset_operator.model.observed import (
+    Controllers,
+    Drain,
+    MemberPasswords,
+    Meta,
+    Object,
+    Observed,
+    Operator,
+)
 from brokerset_operator.model.tls_stages import ANNOTATION as TLS_STAGE
 from brokerset_operator.resources.set_facts import OWNER_UID
 from brokerset_protocol.bodies.controllers import ControllerMember, ControllerStatus, GroupState, ReplicaState
@@ -151,6 +159,9 @@ class Group:
     """When something happened to it that nobody had planned."""
 
 
+HEARD_SECONDS: Final = 10.0
+"""How long brokers take to hear of other users: longer than a pod takes to be replaced."""
+
 _View = tuple[float, dict[str, Any], Controllers, dict[str, GroupState], dict[str, dict[str, str]]]
 
 
@@ -180,6 +191,12 @@ class Kubernetes:
         self.controllers_fault_at = 0.0
         self.log_format = POLICIES_LOG_FORMAT
         """What controllers say that they read."""
+        self.stored_passwords: tuple[str, ...] = ()
+        """Secrets whose passwords the controllers accept, the newest one first; empty: those of settings."""
+        self.stored_before: tuple[str, ...] = ()
+        self.stored_at = START
+        """When it changed from what was before."""
+
         self.expandable = True
         self.missing_nodes: set[str] = set()
         self._uids = 0
@@ -594,6 +611,7 @@ class Kubernetes:
                 },
                 settings=said[4],
                 certificates=certificates_of(self.manifest, self.now),
+                passwords=self._passwords() if said[2].leader is not None else None,
                 now=self.now,
             ),
             min(objects[0], said[0]),
@@ -748,6 +766,21 @@ class Kubernetes:
             fenced=tuple(sorted(group.fenced)),
         )
 
+    def accepted(self, pod: Pod) -> set[str]:
+        """Secrets with whose passwords a pod lets others in: brokers hear of a change a moment later."""
+        own = dict(pod.access).get(SECRET_ANNOTATION, "")
+        heard = _component(pod) == "controller" or self.now - self.stored_at >= HEARD_SECONDS
+        return set((self.stored_passwords if heard else self.stored_before) or (own,))
+
+    def _passwords(self) -> MemberPasswords:
+        mine, stored = self.manifest.spec.acl.secret_name, self.stored_passwords
+        changed = mine in stored[:1] if stored else all(mine in self.accepted(p) for p in self.pods.values())
+        return MemberPasswords(
+            changed=changed,
+            everywhere=changed and all(mine in self.accepted(pod) for pod in self.pods.values()),
+            former=len(stored) > 1,
+        )
+
     # -- what the operator does ---------------------------------------------------------------------------
 
     def carry_out(self, action: actions.Action) -> None:
@@ -774,6 +807,12 @@ class Kubernetes:
                 self._point(found, action.pod_ip, action.epoch)
             case actions.EmitEvent():
                 pass
+            case actions.ChangePasswords(secret):
+                before = self.stored_passwords[:1] or tuple(self._signed_with())
+                if before != (secret,):
+                    self._store((secret, *before[:1]))
+            case actions.EndFormerPasswords():
+                self._store(())
             case actions.TellSettings():
                 found_pod = self.broker_at(action.address)
                 if found_pod is None or found_pod.settings["brokerName"] != action.group:
@@ -785,6 +824,13 @@ class Kubernetes:
                 self._change_members(action)
             case _:
                 self._ask_group(action)
+
+    def _store(self, secrets: tuple[str, ...]) -> None:
+        self.stored_before, self.stored_passwords, self.stored_at = self.stored_passwords, secrets, self.now
+
+    def _signed_with(self) -> set[str]:
+        """Secrets of the pods."""
+        return {str(dict(pod.access).get(SECRET_ANNOTATION)) for pod in self.pods.values()}
 
     def broker_at(self, address: str) -> Pod | None:
         """The pod whose broker answers at an address."""

@@ -13,6 +13,7 @@ from brokerset_operator.model.certificates import (
     OwnCertificates,
 )
 from brokerset_operator.model.observed import Object, Observed
+from brokerset_operator.model.password_rotation import template_secret
 from brokerset_operator.model.tls_stages import ANNOTATION, TlsStage, next_step
 from brokerset_operator.resources.live_settings import restarting
 from brokerset_operator.resources.settings_files import BROKER_FILE, read_file
@@ -147,8 +148,7 @@ def _stateful_set(
     named = name.rpartition("-")[2]
     component = named if named in ("controller", "namesrv") else "broker"
     if done := access_stages.does(component, access_stages.next_step(observed).stage):
-        assert observed.manifest is not None, "the model's manifests are valid"
-        secret = str(observed.manifest.spec.acl.secret_name)
+        secret = str(template_secret(observed))
         annotations |= {access_stages.ANNOTATION: done, access_stages.SECRET_ANNOTATION: secret}
         annotations[names.HASH_ANNOTATION] += f" {done} {secret}"
     return {

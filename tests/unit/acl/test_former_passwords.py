@@ -9,7 +9,7 @@ import pytest
 
 from brokerset_acl.access_book import AccessBook, Accounts, WantedUser, configured_users
 from brokerset_acl.former_passwords import FORMER_SECONDS_MAX, LINE_MS, FormerUse, FormerUses
-from brokerset_acl.signatures import signature, signing_password
+from brokerset_acl.signatures import Credentials, signature, signing_password
 from brokerset_acl.users import FormerPassword, User, UserStatus, UserType
 from brokerset_formats.errors import FormatError
 from brokerset_protocol.errors import Rejected
@@ -92,7 +92,7 @@ def test_the_time_is_bounded(seconds: int) -> None:
 
 
 def test_a_user_of_a_setting_has_the_password_of_the_setting_as_the_former_one() -> None:
-    """The first administrator changes as others do; the user that brokers sign as does not."""
+    """The first administrator changes as others do."""
     configured = configured_users(("root", "first"), None)
     accounts = Accounts(AccessBook(), configured)
 
@@ -101,6 +101,51 @@ def test_a_user_of_a_setting_has_the_password_of_the_setting_as_the_former_one()
     )
 
     assert user.passwords(NOW) == ("second", "first")
+
+
+def signer(book: AccessBook, key: str) -> Accounts:
+    """Of a process whose setting says that brokers sign as `inner` with a key."""
+    return Accounts(book, configured_users(None, Credentials("inner", key)), "inner")
+
+
+def test_who_brokers_sign_as_gets_another_password_only_while_that_of_the_setting_is_accepted() -> None:
+    """Else they would refuse each other. A process that has the new one may end the former one."""
+    book = AccessBook()
+    wanted = WantedUser("inner", "new", former_seconds=HOUR)
+    with pytest.raises(Rejected, match="--keep-former"):
+        signer(book, "old").decide_update(replace(wanted, former_seconds=0), by_super=True, now_ms=NOW)
+    disabled = replace(wanted, status=UserStatus.DISABLE)
+    with pytest.raises(Rejected, match="brokers sign"):
+        signer(book, "old").decide_update(disabled, by_super=True, now_ms=NOW)
+
+    user = signer(book, "old").decide_update(wanted, by_super=True, now_ms=NOW)
+    book.put({"inner": user}, {})
+
+    assert user.passwords(NOW) == ("new", "old")
+    third = replace(wanted, password="third")
+    at_once = replace(wanted, former_seconds=0)
+    for refused in (third, at_once):
+        with pytest.raises(Rejected, match="brokers sign"):
+            signer(book, "old").decide_update(refused, by_super=True, now_ms=NOW)
+    late = NOW + 1_000 * HOUR
+    with pytest.raises(Rejected, match="brokers sign"):
+        signer(book, "old").decide_update(wanted, by_super=True, now_ms=late)
+    assert signer(book, "new").decide_update(at_once, by_super=True, now_ms=NOW).former is None
+
+
+def test_what_is_stored_of_a_user_of_a_setting_can_go_when_the_setting_says_the_same() -> None:
+    """Then the setting counts again, and with it another one after the next restart."""
+    book = AccessBook()
+    with pytest.raises(Rejected, match="named by a setting"):
+        signer(book, "old").decide_delete("inner", by_super=True)
+    wanted = WantedUser("inner", "new", former_seconds=HOUR)
+    book.put({"inner": signer(book, "old").decide_update(wanted, by_super=True, now_ms=NOW)}, {})
+
+    with pytest.raises(Rejected, match="named by a setting"):
+        signer(book, "old").decide_delete("inner", by_super=True)
+    with pytest.raises(Rejected, match="only"):
+        signer(book, "new").decide_delete("inner", by_super=False)
+    assert signer(book, "new").decide_delete("inner", by_super=True)
 
 
 def test_creating_a_user_that_is_there_as_wanted_leaves_its_former_password() -> None:

@@ -14,11 +14,16 @@ from brokerset_operator.model.access_stages import (
     SECRET_ANNOTATION,
     SIGNS,
     AccessStage,
-    changed_too_soon,
     does,
     next_step,
 )
-from brokerset_operator.model.observed import Observed
+from brokerset_operator.model.observed import MemberPasswords, Observed
+from brokerset_operator.model.password_rotation import (
+    FORMER_LOG_FORMAT,
+    changed_too_soon,
+    signing_secret,
+    template_secret,
+)
 from brokerset_operator.model.peers import PeerSet
 from brokerset_operator.plan.deciding import plan
 from brokerset_sim.kubernetes_model import Kubernetes, Pod
@@ -28,7 +33,8 @@ from brokerset_spec.manifest import default_manifest
 
 ENFORCING = {"secretName": "orders-access"}
 PERMISSIVE = {**ENFORCING, "mode": "permissive"}
-DLEDGER = {"replication": {"mode": "dledger"}}
+OTHER = {"secretName": "orders-access-2"}
+DLEDGER: dict[str, Any] = {"replication": {"mode": "dledger"}}
 SECONDS_MAX = 900
 
 
@@ -60,7 +66,13 @@ def check(world: Kubernetes) -> None:
             if component(client) == "namesrv" or component(server) == component(client) == "controller":
                 continue  # name servers ask nobody, and controllers talk by Raft
             assert signs(client), (server.name, client.name)
-            assert dict(server.access)[SECRET_ANNOTATION] == dict(client.access)[SECRET_ANNOTATION]
+            assert dict(client.access)[SECRET_ANNOTATION] in world.accepted(server), (
+                server.name,
+                client.name,
+            )
+    metadata = [pod["metadata"] for pod in world.observe_now().pods.values()]
+    signing = signing_secret(world.manifest.spec.acl.secret_name, metadata)
+    assert all(signing in world.accepted(pod) for pod in pods if done(pod) in (CHECKS, AUTHORIZES))
 
 
 def carried_on(world: Kubernetes) -> None:
@@ -213,10 +225,12 @@ def test_what_a_newer_operator_wrote_counts_as_the_last_stage() -> None:
     assert next_step(world.observe_now()).stage is AccessStage.AUTHORIZING
 
 
-def test_other_users_wait_for_pods_that_check_nobody() -> None:
-    """With other passwords nobody would be let in: the manifest is refused, and nothing changes."""
-    world = settled(acl=ENFORCING)
-    world.apply_manifest(acl={"secretName": "orders-access-2"})
+@pytest.mark.parametrize("kind", [DLEDGER, {**DLEDGER, "controllers": {"replicas": 3}}])
+def test_other_users_wait_for_pods_that_check_nobody(kind: dict[str, Any]) -> None:
+    """Where no controllers keep users, with other passwords nobody would be let in: the manifest is refused,
+    and nothing changes."""
+    world = settled(acl=ENFORCING, **kind)
+    world.apply_manifest(acl=OTHER)
 
     decided = plan(world.observe_now(), wanted_of_model)
 
@@ -224,6 +238,121 @@ def test_other_users_wait_for_pods_that_check_nobody() -> None:
     assert "mode: permissive" in (changed_too_soon(world.observe_now()) or "")
     world.apply_manifest(acl={})
     assert changed_too_soon(world.observe_now()) is not None
+
+
+def secrets(world: Kubernetes) -> set[str]:
+    """Those that pods have."""
+    return {dict(pod.access)[SECRET_ANNOTATION] for pod in world.pods.values()}
+
+
+def test_other_passwords_are_accepted_by_all_before_a_pod_has_them_and_the_former_ones_end() -> None:
+    """While everybody is checked; each pod is replaced once."""
+    world = settled(acl=ENFORCING)
+    uids: dict[str, set[str]] = {name: {pod.uid} for name, pod in world.pods.items()}
+    world.apply_manifest(acl=OTHER)
+    for _ in range(SECONDS_MAX):
+        world.tick()
+        act(world, decide(world.observe_now()))
+        check(world)
+        for name, pod in world.pods.items():
+            uids[name].add(pod.uid)
+        if is_done(world) and secrets(world) == {"orders-access-2"} and not world.stored_passwords:
+            break
+
+    assert secrets(world) == {"orders-access-2"}
+    assert world.stored_passwords == ()
+    assert {name: len(each) - 1 for name, each in uids.items()} == dict.fromkeys(uids, 1)
+    assert found(world) == {("controller", AUTHORIZES), ("broker", CHECKS)}
+    carried_on(world)
+    assert "changedUsers" not in world.status["workflow"]
+
+
+@pytest.mark.parametrize("seconds", range(1, 90, 17))
+def test_who_thinks_better_of_other_passwords_gets_the_former_ones_back_as_safely(seconds: int) -> None:
+    """And nothing of it is left."""
+    world = settled(acl=ENFORCING)
+    world.apply_manifest(acl=OTHER)
+    for _ in range(seconds):
+        world.tick()
+        act(world, decide(world.observe_now()))
+        check(world)
+
+    world.apply_manifest(acl=ENFORCING)
+    for _ in range(SECONDS_MAX):
+        world.tick()
+        act(world, decide(world.observe_now()))
+        check(world)
+        if is_done(world) and "changedUsers" not in world.status["workflow"]:
+            break
+
+    assert secrets(world) == {"orders-access"}
+    assert world.stored_passwords == ()
+
+
+def on_the_way_to_other_passwords() -> Kubernetes:
+    """Pods have the users of either Secret."""
+    world = settled(acl=ENFORCING)
+    world.apply_manifest(acl=OTHER)
+    for _ in range(SECONDS_MAX):
+        world.tick()
+        act(world, decide(world.observe_now()))
+        if len(secrets(world)) > 1:
+            return world
+    raise AssertionError("no pod was replaced")
+
+
+@pytest.mark.parametrize("acl", [{"secretName": "third"}, {**OTHER, "mode": "permissive"}, {}])
+def test_on_the_way_to_other_passwords_nothing_else_is_begun(acl: dict[str, Any]) -> None:
+    """A pod of the first Secret would not be let in with a third one's; the refusal says what to do."""
+    world = on_the_way_to_other_passwords()
+    world.apply_manifest(acl=acl)
+
+    decided = plan(world.observe_now(), wanted_of_model)
+
+    assert condition(dict(decided.status), "Ready") == ("False", "InvalidSpec")
+    assert "Secret orders-access or orders-access-2" in (changed_too_soon(world.observe_now()) or "")
+
+
+def test_who_checks_goes_on_checking_until_the_former_passwords_have_ended() -> None:
+    """What the controllers have stored would count against a third Secret later."""
+    world = on_the_way_to_other_passwords()
+    world.tick()
+    for _ in range(SECONDS_MAX):
+        if len(secrets(world)) == 1:
+            break
+        act(world, decide(world.observe_now()))
+        world.tick()
+    assert secrets(world) == {"orders-access-2"}
+    assert world.stored_passwords
+    world.apply_manifest(acl={**OTHER, "mode": "permissive"})
+    assert "until Progressing says Done" in (changed_too_soon(world.observe_now()) or "")
+
+    world.apply_manifest(acl=OTHER)
+    carried_on(world)
+    world.apply_manifest(acl={**OTHER, "mode": "permissive"})
+    assert changed_too_soon(world.observe_now()) is None
+
+
+def test_other_passwords_are_not_begun_with_controllers_of_an_older_version() -> None:
+    """They would refuse the former ones at once."""
+    world = settled(acl=ENFORCING)
+    world.log_format = FORMER_LOG_FORMAT - 1
+    world.apply_manifest(acl=OTHER)
+
+    assert "mode: permissive" in (changed_too_soon(world.observe_now()) or "")
+
+
+def test_what_is_wrong_with_the_other_secret_is_said_and_pods_keep_theirs() -> None:
+    """It has other users, or cannot be read."""
+    world = settled(acl=ENFORCING)
+    world.apply_manifest(acl=OTHER)
+    observed = replace(world.observe_now(), passwords=MemberPasswords(problem="it has other users"))
+
+    decided = plan(observed, wanted_of_model)
+
+    assert condition(dict(decided.status), "AccessRefused") == ("True", "Unsafe")
+    assert template_secret(observed) == "orders-access"
+    assert not any(type(action).__name__ == "ChangePasswords" for action in decided.actions)
 
 
 def on_its_way() -> Observed:
