@@ -240,6 +240,15 @@ _ACCESS: Final = (
         caught_by="tests/integration/broker/test_store_stream_access.py"
         "::test_who_does_not_know_the_token_reads_nothing",
     ),
+    Mutation(
+        name="users-asked-for-in-vain",
+        breaks="A set on one machine whose manifest asks for users checks nobody.",
+        path="libs/brokerset_spec/manifest.py",
+        old='    elif "mode" in acl.model_fields_set and acl.mode == ENFORCING:',
+        new="    elif False:",
+        caught_by="tests/unit/spec/test_manifest.py"
+        "::test_security_of_kubernetes_is_refused_on_one_machine_with_the_switch_that_is_there",
+    ),
 )
 
 _TLS: Final = (
