@@ -96,6 +96,10 @@ NOT_LOCAL: Final = {
 }
 """Where certificates come from on Kubernetes alone."""
 
+BY_SWITCH_TLS: Final = "leave it out, and start the set with brokerset up --tls"
+BY_SWITCH_ACL: Final = "leave it out, and start the set with brokerset up --acl"
+"""What a set on one machine has instead, which remembers it."""
+
 EXAMPLES: Final = {
     "apiVersion": API_VERSION,
     "kind": KIND,
@@ -389,31 +393,44 @@ def read_manifest(document: object) -> BrokerSet:
 def check_manifest(manifest: BrokerSet) -> list[Problem]:
     """Return what is wrong with a well-shaped manifest on Kubernetes, where a set knows no cores."""
     elsewhere = [Problem("spec.groups", *AUTO_ELSEWHERE)] if manifest.spec.groups == AUTO else []
-    return [*elsewhere, *_everywhere(manifest)]
+    return [*elsewhere, *_everywhere(manifest, _tls_problems(manifest))]
 
 
 def check_local_manifest(manifest: BrokerSet) -> list[Problem]:
     """Return what is wrong with a well-shaped manifest on one machine, where there are no Secrets.
 
-    Plain connections instead of those that were asked for would be a surprise, hence no note but a refusal.
+    Plain connections instead of those that were asked for, or a set that checks nobody, would be a surprise,
+    hence no note but a refusal.
     """
-    found = _everywhere(manifest)
-    for source in manifest.spec.tls.sources:
-        advice = "leave it out, and start the set with brokerset up --tls"
-        found.append(Problem(f"spec.tls.{source}", NOT_LOCAL[source], advice))
-    if manifest.spec.acl.secret_name is not None:
-        advice = "leave it out, and turn users on by the environment, see docs/security.md"
-        found.append(Problem("spec.acl.secretName", "names a Secret, which only Kubernetes has", advice))
-    return found
+    return [
+        *_everywhere(manifest, _local_tls_problems(manifest.spec.tls)),
+        *_local_acl_problems(manifest.spec.acl),
+    ]
 
 
-def _everywhere(manifest: BrokerSet) -> list[Problem]:
+def _local_tls_problems(tls: Tls) -> Iterable[Problem]:
+    for source in tls.sources:
+        yield Problem(f"spec.tls.{source}", NOT_LOCAL[source], BY_SWITCH_TLS)
+    if not tls.sources and tls != Tls(mode=tls.mode):
+        yield Problem("spec.tls", "is about certificates of Kubernetes", BY_SWITCH_TLS)
+    elif not tls.sources and tls.mode == ENFORCING:
+        yield Problem("spec.tls.mode", "is about certificates of Kubernetes", BY_SWITCH_TLS)
+
+
+def _local_acl_problems(acl: Acl) -> Iterable[Problem]:
+    if acl.secret_name is not None:
+        yield Problem("spec.acl.secretName", NOT_LOCAL["secretName"], BY_SWITCH_ACL)
+    elif "mode" in acl.model_fields_set and acl.mode == ENFORCING:  # it is the default, too
+        yield Problem("spec.acl.mode", "is about users of a Secret, which only Kubernetes has", BY_SWITCH_ACL)
+
+
+def _everywhere(manifest: BrokerSet, tls: Iterable[Problem]) -> list[Problem]:
     """Contradictions, settings, what is not served."""
     return [
         *_contradictions(manifest),
         *_config_problems(manifest),
         *check_pod_template(manifest.spec.pod_template),
-        *_tls_problems(manifest),
+        *tls,
         *_acl_problems(manifest),
         *_external_problems(manifest),
         *check_network_policy(manifest.spec.network_policy, has_external=manifest.spec.external is not None),

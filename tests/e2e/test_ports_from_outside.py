@@ -19,7 +19,7 @@ from typing import Any, Final
 import pytest
 
 from brokerset_broker.member.dledger import ledger_member
-from brokerset_cli.set_acl import administrator_file
+from brokerset_cli.set_acl import administrator_file, settings_file
 from brokerset_cli.set_tls import processes_file
 from brokerset_client import Message, Producer
 from brokerset_client.errors import ClientError
@@ -284,6 +284,45 @@ def forged_broker(certificates: Path | None) -> Iterator[tuple[str, list[bytes],
             server.shutdown(socket.SHUT_RDWR)
     thread.join(SECONDS_MAX)
     assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("attacked", [USERS], indirect=True)
+def test_up_says_what_clients_need_and_only_the_owner_reads_what_is_secret(attacked: Attacked) -> None:
+    """The properties of the Java client, whose files are there; how to make users; and no password."""
+    data, text = attacked.local.data, attacked.local.said()
+
+    (java,) = re.findall(
+        r"(?m)^Clients need TLS: Java ones -Dtls\.enable=true -Dtls\.config\.file=(\S+)$", text
+    )
+    (tools,) = re.findall(r"(?m)^The administrator of mqadmin \(conf/tools\.yml\): (\S+)$", text)
+    assert "Clients need users: brokerset user create NAME; brokerset acl allow NAME RESOURCE" in text
+    named = dict(re.findall(r"(?m)^(tls\.[\w.]+)=(.+)$", Path(java).read_text()))
+    assert (named["tls.enable"], named["tls.client.authServer"]) == ("true", "true")
+    assert Path(named["tls.client.trustCertPath"]).read_bytes().startswith(b"-----BEGIN CERTIFICATE-----")
+    assert Path(named["tls.client.certPath"]).read_bytes().startswith(b"-----BEGIN CERTIFICATE-----")
+    key = Path(named["tls.client.keyPath"])
+    assert b"PRIVATE KEY-----" in key.read_bytes()
+    assert {path.parent for path in (Path(java), key)} == {data.absolute() / "tls"}
+
+    secret = [*(data / "tls").glob("*.key"), Path(tools), settings_file(data)]
+    assert {path.name for path in secret} == {
+        *(
+            "authority.key",
+            "client-authority.key",
+            "client.key",
+            "processes.key",
+            "tools.yml",
+            "settings.json",
+        )
+    }
+    assert {path.name: f"{path.stat().st_mode & 0o777:o}" for path in secret} == {
+        path.name: "600" for path in secret
+    }
+    assert {f"{(data / folder).stat().st_mode & 0o777:o}" for folder in ("tls", "acl")} == {"700"}
+    user, password = administrator_of(attacked.local)
+    assert user == "admin"
+    assert password not in text
+    assert password not in (data / "state.json").read_text()
 
 
 @pytest.mark.parametrize("attacked", [USERS], indirect=True)

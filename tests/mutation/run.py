@@ -20,13 +20,17 @@ from tests.mutation.mutations_pop import POP
 from tests.mutation.mutations_raft import RAFT
 from tests.mutation.mutations_replies import REPLIES
 from tests.mutation.mutations_resets import RESETS
+from tests.mutation.mutations_security import SECURITY
 from tests.mutation.mutations_timers import TIMERS
 from tests.mutation.mutations_transactions import TRANSACTIONS
 from tests.mutation.table import Mutation, Seeds
 
 ROOT = Path(__file__).resolve().parents[2]
 
-ALL = (*RAFT, *CONTROLLER, *BROKER, *DLEDGER, *REPLIES, *RESETS, *TRANSACTIONS, *TIMERS, *POP, *CLIENT)
+ALL = (
+    *(*RAFT, *CONTROLLER, *BROKER, *DLEDGER, *REPLIES, *RESETS, *TRANSACTIONS, *TIMERS, *POP, *CLIENT),
+    *SECURITY,
+)
 
 SECONDS_MAX = 240
 """For the test or the seeds of one mutation; longer counts as not noticed."""

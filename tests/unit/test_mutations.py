@@ -28,8 +28,8 @@ def test_a_mutation_can_be_made_and_names_what_notices_it(mutation: Mutation) ->
 
 
 def test_there_are_enough_of_each_part() -> None:
-    """Raft, controllers, replication, store and metadata each have some, under names of their own."""
-    parts = ("brokerset_raft", "brokerset_controller", "/ha/", "/store/", "/metadata/")
+    """Raft, controllers, replication, store, metadata, access control and TLS each have some, by names."""
+    parts = ("brokerset_raft", "brokerset_controller", "/ha/", "/store/", "/metadata/", "_acl/", "/tls/")
 
     assert len({mutation.name for mutation in ALL}) == len(ALL) >= 36
     assert [part for part in parts if sum(part in mutation.path for mutation in ALL) < 5] == []

@@ -57,7 +57,16 @@ class LocalSet:
         """Start in the background, on any ports unless `options` say otherwise."""
         path = self.data.parent / "set.yaml"
         path.write_text(manifest)
-        self("up", "--detach", "-f", str(path), *FREE_PORTS, *options)
+        done = self("up", "--detach", "-f", str(path), *FREE_PORTS, *options)
+        self._said.write_text(done.stdout)
+
+    @property
+    def _said(self) -> Path:
+        return self.data.parent / "said.txt"
+
+    def said(self) -> str:
+        """What the last `up` has said."""
+        return self._said.read_text()
 
     def state(self) -> dict[str, Any]:
         """What `up` has written down."""

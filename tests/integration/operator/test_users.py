@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
+from structlog.typing import EventDict
 from tests.integration.operator.test_topics import CONTROLLER, Controller
 
 from brokerset_acl.access_book import WantedUser
@@ -42,6 +44,9 @@ from brokerset_spec.broker_settings import BrokerSettings
 ADMIN = {"username": "admin", "password": "admin-password"}
 INNER = {"accessKey": "broker", "secretKey": "broker-password"}
 CONNECTING = Connecting(sign=Credentials(*ADMIN.values()).sign)
+ONE, TWO, STOLEN = "password-number-one", "password-number-two", "password-of-a-thief"
+"""Texts that are in no log line for another reason."""
+
 POLICIES = [{"resources": ["Topic:orders-*"], "actions": ["Pub"]}]
 
 
@@ -85,9 +90,13 @@ def user(name: str = "shop", **spec: Any) -> dict[str, Any]:
 class Bench:
     """The set `orders` with one broker that checks requests, and the reconciles of its Users."""
 
-    def __init__(self, kube: FakeKube, client: KubeClient, controller: Controller) -> None:
+    def __init__(
+        self, kube: FakeKube, client: KubeClient, controller: Controller, lines: Sequence[EventDict] = ()
+    ) -> None:
         self.kube = kube
         self.controller = controller
+        self.lines = lines
+        """What operator and broker have logged."""
         clock = SystemClock()
         means = Means(client=client, events=Events(client, clock, "test"), clock=clock, leads=lambda: True)
         self.reconciler = UserReconciler(means, ClaimIndex(), 300.0)
@@ -108,6 +117,18 @@ class Bench:
 
     def events(self) -> list[str]:
         return [item["reason"] for key, item in self.kube.objects.items() if key[1] == "events"]
+
+    def show_nowhere(self, *passwords: str) -> None:
+        """Fails if one of the passwords is in a log line, or in an object that is no Secret."""
+        assert "secret of a user written" in self.log_events() or "user changed" in self.log_events()
+        objects = [item for key, item in self.kube.objects.items() if key[1] != "secrets"]
+        for password in passwords:
+            for text in (password, base64.b64encode(password.encode()).decode().rstrip("=")):
+                assert [line for line in self.lines if text in str(line)] == []
+                assert [item for item in objects if text in json.dumps(item)] == []
+
+    def log_events(self) -> set[str]:
+        return {line["event"] for line in self.lines}
 
     def entry(self, name: str, key: str) -> str:
         found = self.kube.get("secrets", name, NAMESPACE)
@@ -170,6 +191,8 @@ async def bench(folder: Path, **acl: Any) -> AsyncIterator[Bench]:
         init_authentication_user=json.dumps(ADMIN),
         inner_client_authentication_credentials=json.dumps(INNER),
     )
+    captured = ExitStack()
+    lines = captured.enter_context(capture_logs())
     broker = Broker(settings)
     await broker.start()
     running = asyncio.create_task(broker.run())
@@ -181,8 +204,9 @@ async def bench(folder: Path, **acl: Any) -> AsyncIterator[Bench]:
             controller.owner = kube.put(live)["metadata"]["uid"]
             kube.put(access_secret())
             kube.put(a_pod("orders-controller-0", "controller", ip=CONTROLLER))
-            yield Bench(kube, client, controller)
+            yield Bench(kube, client, controller, lines)
     finally:
+        captured.close()
         await controller.server.close(0.1)
         await broker.close()
         await running
@@ -222,6 +246,7 @@ def test_a_user_with_a_password_that_is_made_is_let_in_and_nobody_else_is(tmp_pa
             await found.reconcile()
             assert {call.verb for call in found.kube.calls[before:]} == {"get", "list"}
             assert found.made() == made
+            found.show_nowhere(made.secret_key, ADMIN["password"], INNER["secretKey"])
 
     run(work())
 
@@ -270,11 +295,11 @@ def test_a_given_password_counts_and_a_changed_one_replaces_it(tmp_path: Path) -
             found.kube.put(user(passwordSecret={"name": "given"}))
             assert await found.reconcile() == 5.0
             assert found.ready() == ("False", "SecretMissing")
-            found.kube.put(secret("given", {"password": "one\n"}))
+            found.kube.put(secret("given", {"password": f"{ONE}\n"}))
             await found.reconcile()
             assert found.ready() == ("False", "SecretMissing")
 
-            for password, other in (("one", "two"), ("two", "one")):
+            for password, other in ((ONE, TWO), (TWO, ONE)):
                 found.kube.put(secret("given", {"password": password}))
                 await found.reconcile()
 
@@ -282,22 +307,23 @@ def test_a_given_password_counts_and_a_changed_one_replaces_it(tmp_path: Path) -
                 assert await found.send(Credentials("shop", password)) == ResponseCode.SUCCESS
                 assert await found.send(Credentials("shop", other)) == ResponseCode.NO_PERMISSION
             assert found.kube.get("secrets", "shop-credentials", NAMESPACE) is None
+            found.show_nowhere(ONE, TWO)
 
     run(work())
 
 
 def test_the_password_of_before_counts_for_the_time_that_the_manifest_says(tmp_path: Path) -> None:
     """When the Secret has changed; what somebody else has set is not kept. Without the time it is over."""
-    one, two, stolen = (Credentials("shop", password) for password in ("one", "two", "stolen"))
+    one, two, stolen = (Credentials("shop", password) for password in (ONE, TWO, STOLEN))
 
     async def work() -> None:
         async with bench(tmp_path) as found:
             found.kube.put(user(passwordSecret={"name": "given"}, passwordOverlapSeconds=3600))
-            found.kube.put(secret("given", {"password": "one"}))
+            found.kube.put(secret("given", {"password": ONE}))
             await found.reconcile()
             assert "formerPasswordUntil" not in found.status()
 
-            found.kube.put(secret("given", {"password": "two"}))
+            found.kube.put(secret("given", {"password": TWO}))
             await found.reconcile()
             for _ in range(2):
                 assert [await found.send(each) for each in (one, two)] == [ResponseCode.SUCCESS] * 2
@@ -309,13 +335,13 @@ def test_the_password_of_before_counts_for_the_time_that_the_manifest_says(tmp_p
                 await found.reconcile()
 
             async with UserRequests(CONNECTING) as requests:
-                wanted = WantedUser("shop", "stolen", former_seconds=60)
+                wanted = WantedUser("shop", STOLEN, former_seconds=60)
                 await requests.carry_out(found.controller.broker, UpdateUser(wanted))
             await found.reconcile()
             refused = [ResponseCode.NO_PERMISSION, ResponseCode.NO_PERMISSION, ResponseCode.SUCCESS]
             assert [await found.send(each) for each in (stolen, one, two)] == refused
 
-            found.kube.put(secret("given", {"password": "one"}))
+            found.kube.put(secret("given", {"password": ONE}))
             await found.reconcile()
             assert await found.send(two) == ResponseCode.SUCCESS
             found.kube.change(
@@ -325,7 +351,7 @@ def test_the_password_of_before_counts_for_the_time_that_the_manifest_says(tmp_p
             assert await found.send(two) == ResponseCode.NO_PERMISSION
             assert "formerPasswordUntil" not in found.status()
             assert found.ready() == ("True", "AsWanted")
-            assert "one" not in json.dumps(found.status()).split('"')
+            found.show_nowhere(ONE, TWO, STOLEN)
 
     run(work())
 

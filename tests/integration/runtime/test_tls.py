@@ -11,6 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from brokerset_protocol.commands import Command, encode
 from brokerset_rig.certificates import Certificates
@@ -194,6 +195,46 @@ async def test_a_server_that_requires_certificates_refuses_who_has_none(
             await ask(address, none)
         with pytest.raises(ConnectionClosed, match="does not trust the authority of our certificate"):
             await ask(address, Tls(strange))
+
+
+@pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
+@pytest.mark.parametrize("kind", ["expired", "of another authority", "none"])
+async def test_a_client_whose_certificate_is_not_good_hears_why_and_the_log_says_it(
+    certificates: Certificates, tmp_path: Path, kind: str, version: str
+) -> None:
+    """At a port of clients with `require`; nothing that it asks is carried out, and it is counted."""
+    certificates.issue("late", lifetime=timedelta(hours=-1))
+    stranger = Certificates(tmp_path / "others")
+    stranger.issue("stranger")
+    shown, heard, logged = {
+        "expired": (f"{certificates.folder}/late", "our certificate has expired", "certificate has expired"),
+        "of another authority": (
+            f"{stranger.folder}/stranger",
+            "does not trust the authority of our certificate",
+            "unable to get local issuer certificate",
+        ),
+        "none": ("", "requires a certificate", "the client showed no certificate"),
+    }[kind]
+    keys = {"tls_client_certPath": f"{shown}.pem", "tls_client_keyPath": f"{shown}.key"} if shown else {}
+    server = Tls(
+        certificates.config(
+            "server",
+            tls_server_need_client_auth="require",
+            tls_server_trustCertPath="authority.pem",
+            tls_protocols=version,
+        )
+    )
+    client = Tls(certificates.config("client", **keys))
+
+    with capture_logs() as lines:
+        async with serving(server) as (_, address):
+            with pytest.raises(ConnectionClosed, match=heard):
+                await ask(address, client)
+            await until(lambda: server.handshakes_failed["clients"] == 1, 60)
+
+    (line,) = [each for each in lines if each["event"] == "TLS handshake failed"]
+    assert logged in line["reason"]
+    assert line["peer"][0] == "127.0.0.1"
 
 
 async def test_new_certificates_are_used_without_a_restart(certificates: Certificates) -> None:

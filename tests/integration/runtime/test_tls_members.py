@@ -115,6 +115,15 @@ async def test_a_member_refuses_who_serves_without_being_the_member_that_was_ask
                 await ask(address, member)
 
 
+async def test_a_careless_client_is_no_careless_member(certificates: SetCertificates, tmp_path: Path) -> None:
+    """`tls.client.authServer=false` is about servers of others; members check each other all the same."""
+    careless = certificates.member(tls_client_authServer="false")
+    strange = SetCertificates(tmp_path / "strange").member(tls_server_need_client_auth="")
+    async with serving(strange, members_only=False) as address:
+        with pytest.raises(ConnectionClosed, match=r"members are whom .*/members/authority\.pem"):
+            await ask(address, careless)
+
+
 async def test_a_permissive_port_of_members_takes_plain_ones_and_still_no_clients(
     certificates: SetCertificates,
 ) -> None:

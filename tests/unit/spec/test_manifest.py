@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -11,7 +12,6 @@ from brokerset_spec.manifest import (
     OWN_SETTINGS,
     BrokerSet,
     ManifestError,
-    check_local_manifest,
     default_manifest,
     read_manifest,
     read_manifest_text,
@@ -298,19 +298,38 @@ def test_a_manifest_written_as_json_reads_back_as_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tls", "said"),
+    ("spec", "said"),
     [
-        ({"secretName": "a"}, "spec.tls.secretName: names a Secret, which only Kubernetes has"),
-        ({"issuerRef": {"name": "a"}}, "spec.tls.issuerRef: names an issuer, which only Kubernetes has"),
-        ({"authority": {}}, "spec.tls.authority: is kept in Secrets, which only Kubernetes has"),
+        ({"tls": {"secretName": "a"}}, "spec.tls.secretName: names a Secret, which only Kubernetes has"),
+        (
+            {"tls": {"mode": "enforcing", "issuerRef": {"name": "a"}}},
+            "spec.tls.issuerRef: names an issuer, which only Kubernetes has",
+        ),
+        ({"tls": {"authority": {}}}, "spec.tls.authority: is kept in Secrets, which only Kubernetes has"),
+        ({"tls": {"mode": "enforcing"}}, "spec.tls.mode: is about certificates of Kubernetes"),
+        ({"tls": {"trustConfigMap": "a"}}, "spec.tls: is about certificates of Kubernetes"),
+        ({"acl": {"secretName": "a"}}, "spec.acl.secretName: names a Secret, which only Kubernetes has"),
+        (
+            {"acl": {"mode": "enforcing"}},
+            "spec.acl.mode: is about users of a Secret, which only Kubernetes has",
+        ),
     ],
 )
-def test_certificates_of_kubernetes_are_refused_on_one_machine(tls: dict[str, Any], said: str) -> None:
-    """Plain connections instead would be a surprise; `brokerset up --tls` makes certificates there."""
-    document = {"apiVersion": "brokerset.io/v1alpha1", "kind": "BrokerSet", "metadata": {"name": "orders"}}
-    manifest = read_manifest({**document, "spec": {"tls": tls}})
+def test_security_of_kubernetes_is_refused_on_one_machine_with_the_switch_that_is_there(
+    spec: dict[str, Any], said: str
+) -> None:
+    """Plain connections instead, or a set that checks nobody, would be a surprise."""
+    (switch,) = spec
+    with pytest.raises(ManifestError) as caught:
+        read_manifest_text(json.dumps(_with_spec(spec)))
 
-    (found,) = check_local_manifest(manifest)
+    (found,) = caught.value.problems
+    assert str(found) == f"{said}; leave it out, and start the set with brokerset up --{switch}"
 
-    assert str(found).startswith(said)
-    assert "brokerset up --tls" in str(found)
+
+@pytest.mark.parametrize("spec", [{}, {"tls": {"mode": "permissive"}}, {"acl": {"mode": "permissive"}}])
+def test_what_asks_for_no_security_is_taken_on_one_machine(spec: dict[str, Any]) -> None:
+    """As are the fields without a value."""
+    empty = {"tls": {"secretName": None}, "acl": {"secretName": None}}
+    for each in (spec, empty):
+        assert read_manifest_text(json.dumps(_with_spec(each))).metadata.name == "orders"
