@@ -132,7 +132,7 @@ fuzz: setup  ## mutated frames, also signed ones, against a live broker, a name 
 	python tests/faults/signed_fuzz.py --frames $(FUZZ) --slave
 	python tests/faults/ha_fuzz.py --frames $(FUZZ)
 
-half-open: setup  ## thousands of connections that never get to the point against a broker and a name server (CONNECTIONS=to each)
+half-open: setup  ## thousands of connections that never get to the point against each port of a broker, a name server and a controller (CONNECTIONS=to each)
 	python tests/faults/half_open.py --connections $(CONNECTIONS)
 
 fuzz-native: setup  ## the byte work of the native core under libFuzzer; needs cargo and c++ (FUZZ_SECONDS=of each target)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 from brokerset_runtime.tls.arrivals import Arrivals
@@ -18,6 +18,8 @@ from brokerset_runtime.tls.contexts import Tls
 if TYPE_CHECKING:
     from aiohttp import web
     from prometheus_client import CollectorRegistry
+
+    from brokerset_runtime.http_connections import HttpConnections, HttpLimits
 
 SHUTDOWN_SECONDS_MAX: Final = 1.0
 """Longest time that `close` waits for requests that are being answered."""
@@ -45,11 +47,14 @@ class HttpEndpoint:
         ready: Check = _nothing_wrong,
         metrics: Callable[[], CollectorRegistry] | None = None,
         extend: Callable[[web.Application], None] | None = None,
+        limits: HttpLimits | None = None,
     ) -> None:
         """`metrics` returns the registry to show; without it the library's global one is shown.
 
         `extend` may add requests to the application before it serves.
         """
+        self._limits = limits
+        self._connections: HttpConnections | None = None
         self._alive = alive
         self._ready = ready
         self._metrics = metrics
@@ -58,6 +63,12 @@ class HttpEndpoint:
         self._server: asyncio.Server | None = None
         self._arrivals: Arrivals | None = None
         self._tls_metrics: CollectorRegistry | None = None
+
+    @property
+    def connections(self) -> HttpConnections:
+        """Those that are open, and how many were not let in; `start` comes first."""
+        assert self._connections is not None, "start comes first"
+        return self._connections
 
     async def start(self, host: str, port: int, tls: Tls | None = None) -> int:
         """Listen on `host:port`, 0 for a free port; returns the port. Raises `OSError` when it is taken.
@@ -69,16 +80,37 @@ class HttpEndpoint:
             await asyncio.to_thread(importlib.import_module, module)
         from aiohttp import web
 
-        application = web.Application()
+        from brokerset_runtime.http_connections import HttpConnections, HttpLimits
+
+        limits = self._limits or HttpLimits()
+        connections = self._connections = HttpConnections(limits)
+
+        @web.middleware
+        async def answering(
+            request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+        ) -> web.StreamResponse:
+            with connections.answering(request.protocol):
+                return await handler(request)
+
+        application = web.Application(middlewares=[answering])
         application.router.add_get("/healthz", self._healthz)
         application.router.add_get("/readyz", self._readyz)
         application.router.add_get("/metrics", self._show_metrics)
         if self._extend is not None:
             self._extend(application)
-        runner = web.AppRunner(application, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS_MAX)
+        runner = web.AppRunner(
+            application,
+            access_log=None,
+            shutdown_timeout=SHUTDOWN_SECONDS_MAX,
+            keepalive_timeout=limits.wait_seconds_max,  # of the first request, too
+        )
         await runner.setup()
-        serving = runner.server
-        assert serving is not None, "a runner that was set up has one"
+        server = runner.server
+        assert server is not None, "a runner that was set up has one"
+
+        def serving() -> asyncio.Protocol:
+            return connections.accept(server)
+
         if tls is not None:
             from brokerset_runtime.tls.metrics import tls_registry
 
@@ -98,6 +130,7 @@ class HttpEndpoint:
         server, self._server = self._server, None
         if server is not None:
             server.close()
+        self.connections.close()
         if self._arrivals is not None:
             self._arrivals.close()
         runner, self._runner = self._runner, None
