@@ -19,7 +19,7 @@ is refused with which words), `upgrades` (`brokerset upgrade` leads groups of Ro
 and stores that the other make goes on with; `--mixes ooo,joo,jjo`), `dledger-changes` (a group of both makes whose leader changes
 many times under load, by kills and transfers: 9 times, 54 with `--size all`, or `--switches N`), `dledger-clients` (the C++ and the
 Node client with a group of ours whose leader is killed), `ordered` (Java's orderly consumer and producer with an ordered subject),
-`access` (mqadmin and clients of all makes with users, policies and TLS), `access-group` (brokers of both makes that check users),
+`access` (mqadmin and clients of all makes with users, policies and TLS), `access-group` (brokers of both makes that check users, without and with TLS),
 `secure-set` (mqadmin and Java's client at a set of `brokerset up --tls --acl`),
 `request-reply` (Java's client and ours ask each other, on brokers of both makes), `pop-consumer` (our POP consumer
 at brokers of both makes), `traces` (mqadmin reads traces of ours,

@@ -54,7 +54,7 @@ SUITES = (
     _interop("adopt", 300, TAKEOVER, "controller/brokerset_namesrv/*", "tests/harness/brokerset_rig/adopt*"),
     _interop("releases", 240, TAKEOVER, "libs/brokerset_protocol/*", "broker/brokerset_broker/member/*", "tests/harness/brokerset_rig/release*"),
     _interop("mqadmin-consumers", 330, "broker/brokerset_broker/requests/admin.py", "broker/brokerset_broker/requests/groups.py", "broker/brokerset_broker/requests/offsets.py", "broker/brokerset_broker/requests/clients.py", "libs/brokerset_protocol/bodies/*", "libs/brokerset_client/client_requests.py"),
-    _interop("access-group", 240, "libs/brokerset_acl/*", "broker/brokerset_broker/requests/access*", "broker/brokerset_broker/tables/access.py", "broker/brokerset_broker/member/*", "tests/harness/brokerset_rig/access_*"),
+    _interop("access-group", 300, "libs/brokerset_runtime/tls/*", "libs/brokerset_acl/*", "broker/brokerset_broker/requests/access*", "broker/brokerset_broker/tables/access.py", "broker/brokerset_broker/member/*", "tests/harness/brokerset_rig/access_*"),
     _interop("secure-set", 180, "libs/brokerset_acl/*", "libs/brokerset_runtime/tls/*", "libs/brokerset_cli/set_[at]*", "broker/brokerset_broker/requests/access*", "tests/harness/brokerset_rig/secure_set.py"),
     _interop("timer-stores", 150, "broker/brokerset_broker/timers/*", "broker/brokerset_broker/services/timers/*", "libs/brokerset_formats/timer_files.py", "tests/harness/brokerset_rig/timer_stores.py"),
     _interop("transactions", 150, "broker/brokerset_broker/transactions/*", "broker/brokerset_broker/*/*transaction*", "libs/brokerset_formats/transactions.py", "tests/harness/brokerset_rig/transaction_stores.py"),
