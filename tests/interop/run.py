@@ -19,7 +19,8 @@ is refused with which words), `upgrades` (`brokerset upgrade` leads groups of Ro
 and stores that the other make goes on with; `--mixes ooo,joo,jjo`), `dledger-changes` (a group of both makes whose leader changes
 many times under load, by kills and transfers: 9 times, 54 with `--size all`, or `--switches N`), `dledger-clients` (the C++ and the
 Node client with a group of ours whose leader is killed), `ordered` (Java's orderly consumer and producer with an ordered subject),
-`access` (mqadmin and clients of all makes with users, policies and TLS), `access-group` (brokers of both makes that check users),
+`access` (mqadmin and clients of all makes with users, policies and TLS), `access-group` (brokers of both makes that check users, without and with TLS),
+`secure-set` (mqadmin and Java's client at a set of `brokerset up --tls --acl`),
 `request-reply` (Java's client and ours ask each other, on brokers of both makes), `pop-consumer` (our POP consumer
 at brokers of both makes), `traces` (mqadmin reads traces of ours,
 our command line those of Java's client, at brokers of both makes), `proxy` (Java's proxy in front of our brokers, and the clients of
@@ -66,6 +67,7 @@ from brokerset_rig import (
     replication_clients,
     replication_parts,
     request_reply_suite,
+    secure_set,
     stack,
     stores,
     suite_lanes,
@@ -323,6 +325,7 @@ SUITES: dict[str, Callable[[Outcome, str], None]] = {
     "ordered": lambda outcome, _: ordered_suite.suite(outcome.add),
     "access": lambda outcome, _: access_suite.suite(outcome.add),
     "access-group": lambda outcome, _: access_group.run(outcome.add),
+    "secure-set": lambda outcome, _: secure_set.run(outcome.add),
     "request-reply": lambda outcome, _: request_reply_suite.suite(outcome.add),
     "pop-consumer": lambda outcome, _: pop_consumer_suite.suite(outcome.add),
     "pop-push": lambda outcome, _: pop_push_suite.run(outcome.add),

@@ -130,13 +130,19 @@ async def users_and_policies(folder: Path) -> list[str]:
 
 
 async def other_makes(folder: Path) -> list[str]:
-    """The clients of C++ and Node do what they do without users, as a user who may; with another key they do nothing."""
+    """The clients of C++ and Node do what they do without users, as a user who may; with another key they do nothing.
+
+    They have no TLS: servers are permissive, and speak TLS with each other and with who administers.
+    """
+    file = Certificates(folder / "certificates").config(tls_server_mode="permissive")
     async with (
-        running_name_server(folder / "names") as names,
-        running_broker(folder / "broker", **settings(names.port), authorization_enabled=True) as broker,
+        running_name_server(folder / "names", tls_config_file=file) as names,
+        running_broker(
+            folder / "broker", **settings(names.port), authorization_enabled=True, tls_config_file=file
+        ) as broker,
     ):
         await until(lambda: broker.registrar.registered)
-        await create_topic(broker.port)
+        await create_topic(broker.port, Tls(file))
         await create_user(broker.port)
         problems: list[str] = []
         for make, name in NAMES.items():
@@ -211,11 +217,11 @@ async def create_user(port: int, tls: Tls | None = None) -> None:
         assert (await client.call(RequestCode.AUTH_CREATE_USER, body, username="app")).code == 0
 
 
-async def give_rights(port: int, *resources: str) -> None:
+async def give_rights(port: int, *resources: str, tls: Tls | None = None) -> None:
     """Let `app` send and consume."""
     entries = [{"resource": each, "actions": ["Pub", "Sub"], "decision": "Allow"} for each in resources]
     body = json.dumps({"subject": "User:app", "policies": [{"entries": entries}]}).encode()
-    async with as_root(port) as client:
+    async with as_root(port, tls) as client:
         found = await client.call(RequestCode.AUTH_CREATE_ACL, body, subject="User:app")
         assert found.code == 0, found
 
@@ -224,7 +230,7 @@ def suite(add: Add) -> None:
     """Users and policies, then TLS."""
     for what, check in (
         ("mqadmin and Java's client with users and policies", users_and_policies),
-        ("clients of C++ and Node that sign", other_makes),
+        ("clients of C++ and Node that sign, without TLS at permissive servers", other_makes),
         ("Java's client with TLS and certificates", tls_alone),
         ("a DLedger of Java and of ours, with TLS among its members", members_of_both_makes),
     ):

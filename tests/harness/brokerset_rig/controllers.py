@@ -61,7 +61,7 @@ class Panel:
 
     def metadata(self, port: int) -> dict[str, str]:
         """What 1005 says at one controller."""
-        with wire.Client(port, ANSWER_SECONDS_MAX) as client:
+        with wire.Client(port, ANSWER_SECONDS_MAX, self._access) as client:
             return client.call(METADATA, {}).ext
 
     def leader(self, seconds: float = LEADER_SECONDS_MAX) -> int:

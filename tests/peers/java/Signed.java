@@ -33,7 +33,8 @@ public class Signed {
                 System.out.println("sent " + producer.send(message, 10_000).getSendStatus());
             }
         } catch (Exception error) {
-            System.out.println("refused " + error.getMessage().split("\n")[0]);
+            String cause = error.getCause() == null ? "" : ": " + error.getCause().getMessage();
+            System.out.println("refused " + (error.getMessage().split("\n")[0] + cause).split("\n")[0]);
             producer.shutdown();
             System.exit(1);
         }
