@@ -402,7 +402,7 @@ def check_local_manifest(manifest: BrokerSet) -> list[Problem]:
         advice = "leave it out, and start the set with brokerset up --tls"
         found.append(Problem(f"spec.tls.{source}", NOT_LOCAL[source], advice))
     if manifest.spec.acl.secret_name is not None:
-        advice = "leave it out, and turn users on by the environment, see docs/security.md"
+        advice = "leave it out, and start the set with brokerset up --acl"
         found.append(Problem("spec.acl.secretName", "names a Secret, which only Kubernetes has", advice))
     return found
 
