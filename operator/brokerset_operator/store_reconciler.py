@@ -31,7 +31,7 @@ from brokerset_spec.problems import Problem
 
 log = structlog.get_logger(__name__)
 
-FURTHER: Final = (kinds.SERVICE_ACCOUNT, kinds.ROLE_BINDING)
+FURTHER: Final = (kinds.SERVICE_ACCOUNT, kinds.ROLE_BINDING, kinds.NETWORK_POLICY)
 """What executors take besides ConfigMaps."""
 
 Action = ApplyObject | DeleteObject | EmitEvent

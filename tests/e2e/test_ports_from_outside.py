@@ -29,10 +29,11 @@ from brokerset_rig.certificates import Certificates
 from brokerset_rig.fake_kube import FakeKube
 from brokerset_rig.ledger_brokers import patient_config
 from brokerset_rig.listening import listening
+from brokerset_rig.local_servers import running_name_server
 from brokerset_rig.local_set import LocalSet, local_set
 from brokerset_rig.operator_parts import operator
 from brokerset_rig.outsider import CLOSED, ENDED, SECONDS_MAX, Outsider, outcome
-from brokerset_rig.outsider_attempts import PORTS, Target, make_topic, registered_elsewhere
+from brokerset_rig.outsider_attempts import KV_ENTRY, PORTS, Target, make_topic, registered_elsewhere
 from brokerset_rig.set_certificates import SetCertificates
 from brokerset_rig.stack import free_port
 from brokerset_rig.waiting import until
@@ -46,8 +47,8 @@ PLAIN, TLS, USERS, CERTIFICATES = SETTINGS = (
 )  # fmt: skip
 """Columns of the table, and the settings of a set for each."""
 
-LEDGER, OPERATOR = "40911", "8080 of the operator"
-OF_SETS: Final = tuple(port for port in PORTS if port not in (LEDGER, OPERATOR))
+LEDGER, EXTERNAL, OPERATOR = "40911", "9879", "8080 of the operator"
+OF_SETS: Final = tuple(port for port in PORTS if port not in (LEDGER, EXTERNAL, OPERATOR))
 
 BODY, PASSWORD = "for readers alone", "key-of-app"
 INNER: Final = json.dumps({"accessKey": "inner", "secretKey": "key-of-inner"})
@@ -349,7 +350,7 @@ def test_an_outsider_gets_what_the_page_says_at_a_port_of_a_set(attacked: Attack
     check(port, attacked.setting, attacked.target, plain=in_plain_text)
 
 
-# DLedger, and the operator.
+# DLedger, name servers for clients outside, and the operator.
 
 
 @asynccontextmanager
@@ -384,6 +385,35 @@ async def test_an_outsider_gets_what_the_page_says_at_a_port_of_a_dledger(
     monkeypatch.setattr(ledger_member, "node_config", patient_config)
     async with leader_of_ledger(tmp_path, setting) as target:
         await asyncio.to_thread(check, LEDGER, setting, target, plain="code 16")
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+async def test_an_outsider_gets_what_the_page_says_at_a_port_for_clients_outside(
+    tmp_path: Path, setting: str
+) -> None:
+    """Reads, and nothing that changes anything, whatever the settings."""
+    namespace, key, value = KV_ENTRY
+    entries = tmp_path / "entries.json"
+    entries.write_text(json.dumps({"configTable": {namespace: {key: value}}}))
+    addresses = tmp_path / "outside.json"
+    addresses.write_text("{}")
+    settings: dict[str, Any] = {
+        "kv_config_path": entries,
+        "external_listen_port": free_port(),
+        "external_addresses_path": addresses,
+    }
+    if setting != PLAIN:
+        asked = {} if setting == CERTIFICATES else {"tls_server_need_client_auth": "none"}
+        settings["tls_config_file"] = SetCertificates(tmp_path / "tls").member(**asked).file
+    if setting == USERS:
+        settings |= {
+            "authentication_enabled": True,
+            "authorization_enabled": True,
+            "inner_client_authentication_credentials": INNER,
+        }
+    async with running_name_server(tmp_path, **settings) as server:
+        target = Target(group="orders-0", external=(f"127.0.0.1:{server.external_port}",))
+        await asyncio.to_thread(check, EXTERNAL, setting, target, plain="code 16")
 
 
 @pytest.mark.parametrize("setting", SETTINGS)

@@ -30,10 +30,9 @@ from brokerset_operator.store_jobs.job_parts import (
 )
 from brokerset_operator.store_jobs.outcomes import FINDINGS
 from brokerset_operator.store_jobs.pod_failures import CONTAINER
+from brokerset_operator.store_jobs.spark_network import BLOCKS_PORT, DRIVER_PORT
 from brokerset_operator.store_jobs.spark_pods import (
-    BLOCKS_PORT,
     CONFIG_FOLDER,
-    DRIVER_PORT,
     LOCAL_FOLDER,
     SPARK_MASTER,
     account_name,

@@ -25,11 +25,15 @@ from brokerset_operator.store_jobs.job_parts import (
     next_to,
     variables_of,
 )
+from brokerset_operator.store_jobs.spark_network import (
+    BLOCKS_PORT,
+    DRIVER_PORT,
+    NETWORK_SETTINGS,
+    network_policy,
+)
 from brokerset_spec.store_job_parts import Executors, RunLimits
 
 SPARK_MASTER: Final = "k8s://https://kubernetes.default.svc"
-DRIVER_PORT: Final = 7078
-BLOCKS_PORT: Final = 7079
 EXECUTOR_CPU: Final = "1"
 EXECUTOR_MEMORY: Final = "1536Mi"
 """What an executor asks for when nobody says anything else."""
@@ -44,12 +48,12 @@ CONFIG_FOLDER: Final = "/etc/brokerset"
 
 
 def account_name(job: str) -> str:
-    """Account of a driver, its binding, and the template of its executors' pods."""
+    """Account of a driver, its binding, the template of its executors' pods, their NetworkPolicy."""
     return f"{job}-driver"
 
 
 def executor_objects(facts: JobFacts, role: str) -> tuple[NewObject, ...]:
-    """What a driver needs besides its Job: an account that may make pods, and how these look.
+    """What a driver needs besides its Job: an account that may make pods, how these look, who reaches them.
 
     `role` is `ClusterRole/<name>` or `Role/<name>`, made by who installed the operator.
     """
@@ -75,6 +79,7 @@ def executor_objects(facts: JobFacts, role: str) -> tuple[NewObject, ...]:
             "metadata": metadata_of(facts, name),
             "data": {TEMPLATE_FILE: _executor_template(facts)},
         },
+        network_policy(facts, name),
     )
 
 
@@ -95,6 +100,7 @@ def submit_arguments(facts: JobFacts) -> str:
         "spark.driver.bindAddress": "$(POD_IP)",  # Spark 4.3 gives executors this address, not the host's
         "spark.driver.port": str(DRIVER_PORT),
         "spark.blockManager.port": str(BLOCKS_PORT),
+        **NETWORK_SETTINGS,
         "spark.local.dir": LOCAL_FOLDER,
         "spark.ui.enabled": "false",
         "spark.speculation": "false",

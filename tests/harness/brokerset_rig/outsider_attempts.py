@@ -82,9 +82,15 @@ class Target:
     controllers: tuple[str, ...] = ()
     """In the order of `raft`."""
 
+    external: tuple[str, ...] = ()
+    """Ports of name servers for clients outside, with the entry `KV_ENTRY`."""
+
     controller_http: tuple[str, ...] = ()
     operator_http: tuple[str, ...] = ()
 
+
+KV_ENTRY: Final = ("shop", "known", "for whoever knows the name")
+"""Namespace, key and value."""
 
 Attempt = Callable[[Outsider, str, Target], None]
 """At an address of a set."""
@@ -275,6 +281,22 @@ def put_kv_configuration(outsider: Outsider, address: str, target: Target) -> No
         assert client.served(RequestCode.GET_KV_CONFIG, where).ext["value"] == "forged"
 
 
+def read_and_change_nothing(outsider: Outsider, address: str, target: Target) -> None:
+    """A port for clients outside serves reads; it does not know the requests that the other port refuses or serves."""
+    namespace, key, value = KV_ENTRY
+    where = {"namespace": namespace, "key": key}
+    with outsider.requests(address) as client:
+        assert client.served(RequestCode.GET_KV_CONFIG, where).ext["value"] == value
+        for code in (
+            RequestCode.PUT_KV_CONFIG,
+            RequestCode.REGISTER_BROKER,
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER,
+        ):
+            answer = client.call(code, {**where, "value": "forged", "brokerName": target.group})
+            assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED, (code, answer.remark)
+        assert client.served(RequestCode.GET_KV_CONFIG, where).ext["value"] == value
+
+
 @contextmanager
 def registered_elsewhere(outsider: Outsider, address: str, target: Target, forged: str) -> Iterator[None]:
     """A name server says that the master of the group is at `forged`, as long as the block runs. Raises `Refused`."""
@@ -441,6 +463,7 @@ PORTS: Final[Mapping[str, Port]] = {
         lambda target: target.controllers[:1],
         (be_a_producer, be_a_consumer, become_a_member, become_the_master),
     ),
+    "9879": Port(lambda target: target.external, (read_and_change_nothing,)),
     "8080 of controllers, name servers": Port(lambda target: target.controller_http, (read_metrics,)),
     "8080 of the operator": Port(lambda target: target.operator_http, (read_metrics,)),
 }

@@ -61,6 +61,9 @@ LEDGER_MANIFEST = MANIFEST.replace(f"name: {SET}", f"name: {LEDGER_SET}").replac
 )
 
 SCRAPE_SECONDS = 0.5
+TLS_JOB = "by-tls"
+"""Name of the scrapes by HTTPS, whose server takes nothing else."""
+
 LIVE_SECONDS_MAX = 45.0
 """Longest time until every query has an answer; some need a few scrapes, and traffic between them."""
 
@@ -160,14 +163,23 @@ class Prometheus:
 
 
 @contextlib.contextmanager
-def prometheus(folder: Path, targets: list[dict[str, Any]]) -> Iterator[Prometheus]:
-    """A process that scrapes `targets` until the end."""
+def prometheus(
+    folder: Path, targets: list[dict[str, Any]], of_tls: dict[str, Any], authority: Path
+) -> Iterator[Prometheus]:
+    """A process that scrapes `targets` until the end, and `of_tls` by HTTPS alone, checked by `authority`."""
     assert PROMETHEUS is not None
     config = {
         "global": {"scrape_interval": f"{SCRAPE_SECONDS * 1000:g}ms", "evaluation_interval": "1s"},
         "rule_files": [str(file) for file in sorted((CHART / "files" / "rules").glob("*.yaml"))],
         "scrape_configs": [
             {"job_name": "pods", "scrape_timeout": "400ms", "static_configs": targets},
+            {
+                "job_name": TLS_JOB,
+                "scrape_timeout": "400ms",
+                "scheme": "https",
+                "tls_config": {"ca_file": str(authority)},
+                "static_configs": [of_tls],
+            },
         ],
     }
     file = folder / "prometheus.yaml"
@@ -369,7 +381,10 @@ def silent(server: Prometheus, queries: list[Query]) -> list[Query]:
 
 @pytest.mark.skipif(PROMETHEUS is None, reason="no prometheus on the PATH: apt-get install prometheus")
 def test_every_query_of_panels_and_rules_has_series_while_a_set_works(tmp_path: Path) -> None:
-    """With traffic, a dead letter, a fenced slave, an ordered client, TLS and a DLedger none is in vain."""
+    """With traffic, a dead letter, a fenced slave, an ordered client, TLS and a DLedger none is in vain.
+
+    Who takes TLS alone is scraped by HTTPS, and its certificate is checked.
+    """
     ledgers = tmp_path / LEDGER_SET
     ledgers.mkdir()
     with (
@@ -390,7 +405,8 @@ def test_every_query_of_panels_and_rules_has_series_while_a_set_works(tmp_path: 
 
 async def _ask(folder: Path, targets: list[dict[str, Any]], master: str, running: LocalSet) -> list[Query]:
     measurements = an_operator()
-    tls = Tls(Certificates(folder / "certificates").config(tls_server_mode="permissive"))
+    certificates = Certificates(folder / "certificates")
+    tls = Tls(certificates.config(tls_server_mode="enforcing"))
     pod = {"namespace": NAMESPACE, "pod": f"{SET}-controller-9", "brokerset_io_set": SET}
     async with (
         served(measurements.registry) as port,
@@ -399,10 +415,15 @@ async def _ask(folder: Path, targets: list[dict[str, Any]], master: str, running
     ):
         own = {"targets": [f"127.0.0.1:{port}"], "labels": {"namespace": "brokerset-system", "pod": "op-0"}}
         of_tls = {"targets": [f"127.0.0.1:{tls_port}"], "labels": pod}
-        with prometheus(folder, [*targets, own, of_tls]) as server:
+        authority = certificates.folder / "authority.pem"
+        with prometheus(folder, [*targets, own], of_tls, authority) as server:
             client = Client(await connect(master))
             await client.begin()
-            missing = [*panel_queries(), *rule_queries()]
+            missing = [
+                Query("a scrape by TLS", f'up{{job="{TLS_JOB}"}} == 1'),
+                *panel_queries(),
+                *rule_queries(),
+            ]
             deadline = time.monotonic() + LIVE_SECONDS_MAX
             try:
                 while missing and time.monotonic() < deadline:
