@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
 from brokerset_acl.administrative_acts import BY_ADMINISTRATORS, OF_MEMBERS, act_codes, is_act, objects_of
@@ -10,6 +13,8 @@ from brokerset_acl.policies import Action
 from brokerset_acl.server_rules import CONTROLLER_RULES, NAMESRV_RULES
 from brokerset_protocol.codes import RequestCode
 from brokerset_protocol.commands import Command
+from brokerset_rig.log_lines import lines_of
+from brokerset_runtime.remoting import audit_log
 
 TABLES = [RULES, CONTROLLER_RULES.rules, NAMESRV_RULES.rules]
 WRITES = {Action.CREATE, Action.UPDATE, Action.DELETE}
@@ -51,3 +56,21 @@ def test_names_are_shown_and_values_are_not() -> None:
     entry = Command(RequestCode.PUT_KV_CONFIG, {"namespace": "n", "key": "k", "value": "hidden"})
     assert objects_of(entry, NAMESRV_RULES.rules, ()) == ["KV:n/k"]
     assert objects_of(Command(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, b"{"), RULES, ()) == []
+
+
+@pytest.mark.parametrize("rules", TABLES)
+def test_each_act_has_a_line_and_nothing_else_is_wrapped(rules: dict[int, Rule]) -> None:
+    """Handlers of other requests stay the same objects, so they pay nothing."""
+    handlers: dict[int, Any] = {code: lambda _, command: command.reply(17) for code in rules}
+    log = audit_log.AuditLog(rules, authenticates=False, settings=())
+    served = log.around(handlers)
+    connection = cast(Any, SimpleNamespace(peer=("10.0.0.7", 5)))
+
+    with lines_of(audit_log) as lines:
+        for code in act_codes(rules):
+            served[code](connection, Command(code, {"designateElect": "true"}))
+
+    assert {code for code in rules if served[code] is not handlers[code]} == act_codes(rules)
+    assert {(each["code"], each["result"]) for each in lines} == {
+        (code, "TOPIC_NOT_EXIST") for code in act_codes(rules)
+    }
