@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from brokerset_acl.access_book import AccessBook
+from brokerset_acl.needs import RULES
 from brokerset_acl.policies import Action
 from brokerset_broker.live_settings import LiveSettings
 from brokerset_broker.member.alone import Alone
@@ -53,6 +54,7 @@ from brokerset_broker.requests.pull import PullProcessor
 from brokerset_broker.requests.pull_lane import PullLane, begins_with_pull
 from brokerset_broker.requests.query import QueryProcessor
 from brokerset_broker.requests.reply_messages import ReplyProcessor
+from brokerset_broker.requests.request_classes import forwarded_peer
 from brokerset_broker.requests.send import SendProcessor
 from brokerset_broker.requests.send_back import SendBackProcessor
 from brokerset_broker.requests.send_lane import SendLane
@@ -103,9 +105,11 @@ from brokerset_runtime.clock import Clock, SystemClock
 from brokerset_runtime.disk import RealDisk
 from brokerset_runtime.http import HttpEndpoint
 from brokerset_runtime.remoting import Connection, Handler, RemotingServer, ServerLimits
+from brokerset_runtime.remoting.audit_log import AuditLog
 from brokerset_runtime.remoting.connection import Lane
 from brokerset_runtime.tls import Tls
 from brokerset_spec.broker_settings import BrokerSettings
+from brokerset_spec.setting_fields import setting_fields
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -778,9 +782,14 @@ class Broker:
 
     def _guard(self) -> Guard:
         """What is put around every handler, those of the member of a group among them."""
-        if self.settings.authentication_enabled:
-            return self.access_control.around
-        return SignedRequests(refuse=self.settings.refuse_signed_requests).around
+        checks = self.settings.authentication_enabled
+        audit_log = AuditLog(
+            RULES, authenticates=checks, settings=setting_fields(BrokerSettings),
+            broker_group=self.settings.broker_name, origin_of=forwarded_peer,
+        )  # fmt: skip
+        signed = SignedRequests(refuse=self.settings.refuse_signed_requests)
+        check = self.access_control.around if checks else signed.around
+        return lambda handlers: check(audit_log.around(handlers))
 
     @property
     def _plain_part(self) -> GroupMember | Alone | None:

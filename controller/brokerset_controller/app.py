@@ -39,9 +39,11 @@ from brokerset_runtime.clock import Clock, SystemClock
 from brokerset_runtime.disk import RealDisk
 from brokerset_runtime.http import HttpEndpoint
 from brokerset_runtime.remoting import Connection, RemotingServer, ServerLimits
+from brokerset_runtime.remoting.audit_log import AuditLog
 from brokerset_runtime.tls import Tls
 from brokerset_spec.controller_settings import ControllerSettings
 from brokerset_spec.namesrv_settings import NamesrvSettings
+from brokerset_spec.setting_fields import setting_fields
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -280,7 +282,12 @@ class Controller:
             behind=service.access.behind,
             denied=self._measurements.requests_denied,
         )
-        handlers = administration.around(self._processors.handlers())
+        audit_log = AuditLog(
+            CONTROLLER_RULES.rules,
+            authenticates=settings.authentication_enabled,
+            settings=setting_fields(ControllerSettings),
+        )
+        handlers = administration.around(audit_log.around(self._processors.handlers()))
         self._server = RemotingServer(
             handlers, limits=self._limits, on_close=self._connection_closed, tls=self._tls
         )

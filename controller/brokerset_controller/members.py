@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-import structlog
-
 from brokerset_controller.access.codec import FORMER_VERSION
 from brokerset_controller.engine_errors import not_leader, refused_by_engine
 from brokerset_controller.request_limits import check_address, refuse
@@ -14,8 +12,6 @@ from brokerset_protocol.bodies.controllers import ControllerMember, ControllerSt
 from brokerset_protocol.headers.controller import ChangeMembers, GetMetaDataResponse
 from brokerset_raft.configuration import Member
 from brokerset_raft.engine import Engine, EngineStatus, Role
-
-log = structlog.get_logger(__name__)
 
 
 def metadata(status: EngineStatus, group: str) -> GetMetaDataResponse:
@@ -79,7 +75,6 @@ class MemberChanges:
                     await self._engine.remove(header.node_id)
                 else:
                     raise refuse(f"the action {header.action[:64]!r} is not add, promote or remove")
-        log.info("changed the controllers' members", action=header.action, node=header.node_id)
 
     async def transfer(self, node_id: int) -> None:
         """21003: returns when this node does not lead any more. Raises `Rejected`."""

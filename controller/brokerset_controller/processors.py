@@ -48,6 +48,7 @@ from brokerset_protocol.headers.controller import (
     TransferLeader,
 )
 from brokerset_runtime.remoting import Connection, Handler
+from brokerset_runtime.settings import settings_values
 from brokerset_spec.controller_settings import ControllerSettings
 
 log = structlog.get_logger(__name__)
@@ -204,15 +205,6 @@ class Processors:
                 peer=connection.peer,
                 code=int(decision.code),
             )
-        elif header.designate_elect:
-            log.info(
-                "election asked for by an administrator",
-                broker=header.broker_name,
-                id=header.broker_id,
-                unclean=bool(header.unclean),
-                peer=connection.peer,
-                code=int(decision.code),
-            )
         return _reply(command, decision)
 
     # -- administrators -----------------------------------------------------------------------------------
@@ -232,41 +224,21 @@ class Processors:
     async def clean(self, connection: Connection, command: Command) -> Command:
         """1011: forget replicas that will not come back."""
         header = CleanControllerBrokerData.from_ext(command.ext)
-        decision = await self._service.clean(header)
-        log.info(
-            "cleaning asked for",
-            broker=header.broker_name,
-            ids=header.broker_controller_ids_to_clean,
-            peer=connection.peer,
-            code=int(decision.code),
-        )
-        return _reply(command, decision)
+        return _reply(command, await self._service.clean(header))
 
     async def fence(self, connection: Connection, command: Command) -> Command:
         """21007: take a replica out of service, or back."""
         header = FenceReplica.from_ext(command.ext)
-        decision = await self._service.fence(header)
-        log.info(
-            "fencing asked for",
-            broker=header.broker_name,
-            id=header.broker_id,
-            fenced=header.fenced,
-            force=bool(header.force),
-            peer=connection.peer,
-            code=int(decision.code),
-        )
-        return _reply(command, decision)
+        return _reply(command, await self._service.fence(header))
 
     def update_config(self, connection: Connection, command: Command) -> Answer:
         """1009: change settings of this controller, until its next start."""
         if command.body:
+            before = settings_values(self.settings).items()
             self.settings = changed_settings(self.settings, command.body)
             self._service.use_settings(self.settings)
-            log.info(
-                "settings changed",
-                peer=connection.peer,
-                body=command.body[:1000].decode("utf-8", "replace"),
-            )
+            after = settings_values(self.settings).items()
+            log.info("settings changed", changed=dict(sorted(after - before)), by=connection.peer)
         return command.reply()
 
     def get_config(self, connection: Connection, command: Command) -> Answer:

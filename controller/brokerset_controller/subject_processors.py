@@ -6,8 +6,6 @@ from collections.abc import Callable, Coroutine
 from enum import StrEnum
 from typing import Any, Final, TypeVar
 
-import structlog
-
 from brokerset_controller.ordered import limits
 from brokerset_controller.request_limits import SHOWN_MAX, broker_names, check_body, check_size
 from brokerset_controller.subject_service import SubjectService
@@ -29,8 +27,6 @@ from brokerset_protocol.headers.ordered import (
     SubjectRouteResponse,
 )
 from brokerset_protocol.subject_words import ConsumeStrategy, OrderStrategy
-
-log = structlog.get_logger(__name__)
 
 ROUTE_BYTES_MAX: Final = limits.BROKER_GROUPS_MAX * 256
 """Bytes of a route: as many broker groups as a subject can have, with the longest names."""
@@ -76,7 +72,6 @@ class SubjectProcessors:
         header = ScaleSubject.from_ext(command.ext)
         _check_subject(header.subject)
         states = await self._service.scale(header.subject, header.partitions, _route(header.route))
-        log.info("scaling asked for", subject=header.subject, partitions=header.partitions)
         return _states(command, states)
 
     async def delete(self, connection: object, command: Command) -> Command:
@@ -97,7 +92,6 @@ class SubjectProcessors:
         _check_subject(header.subject)
         _refuse(limits.consumer_group_problem(header.consumer_group))
         await self._service.remove_group(header.subject, header.consumer_group)
-        log.info("group of consumers removed", subject=header.subject, group=header.consumer_group)
         return command.reply()
 
     # -- producers ----------------------------------------------------------------------------------------

@@ -297,21 +297,18 @@ class Processors:
         """216: forget a topic, until a broker registers it again."""
         header = headers.DeleteTopicFromNamesrv.from_ext(command.ext)
         self.table.delete_topic(header.topic, header.cluster_name)
-        log.info("topic deleted", topic=header.topic, cluster=header.cluster_name, peer=connection.peer)
         return command.reply()
 
     def wipe_write_permission(self, connection: Connection, command: Command) -> Command:
         """205: no more writes to a broker name."""
         header = headers.WipeWritePermOfBroker.from_ext(command.ext)
         count = self.table.wipe_write_permission(header.broker_name)
-        log.info("write permission wiped", broker=header.broker_name, topics=count, peer=connection.peer)
         return command.reply(ext=headers.WipeWritePermOfBrokerResponse(wipe_topic_count=count).to_ext())
 
     def add_write_permission(self, connection: Connection, command: Command) -> Command:
         """327: writes to a broker name again."""
         header = headers.AddWritePermOfBroker.from_ext(command.ext)
         count = self.table.add_write_permission(header.broker_name)
-        log.info("write permission added", broker=header.broker_name, topics=count, peer=connection.peer)
         return command.reply(ext=headers.AddWritePermOfBrokerResponse(add_topic_count=count).to_ext())
 
     # -- key-value configuration --------------------------------------------------------------------------
@@ -340,7 +337,6 @@ class Processors:
                 ResponseCode.SYSTEM_ERROR,
                 f"changed in memory, but not on the name server's disk: {error}; repair it and try again",
             ) from error
-        log.info("key-value configuration changed", namespace=namespace, key=key)
         return command.reply()
 
     def get_kv(self, connection: Connection, command: Command) -> Command:

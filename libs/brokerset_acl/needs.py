@@ -42,6 +42,7 @@ SECRET_TOPICS: Final = frozenset({f"{SYSTEM_TOPIC_PREFIX}BROKERSET_METADATA"})
 
 _TOPIC, _GROUP = ResourceType.TOPIC, ResourceType.GROUP
 _GET, _SUB, _UPDATE = (Action.GET,), (Action.SUB,), (Action.UPDATE,)
+_CREATE, _PUT = (Action.CREATE,), (Action.CREATE, Action.UPDATE)
 _SUB_OR_GET: Final = (Action.SUB, Action.GET)
 
 
@@ -64,7 +65,8 @@ class Rule:
     """Everything of a type is accessed."""
 
     read: Callable[[Command], Iterable[Need]] | None = None
-    """Reads what is needed from the request instead. May raise `Rejected` for a body that cannot be read."""
+    """Reads what is needed from the request instead. May raise `Rejected` for a body that cannot be read.
+    `actions` then are those that change something for others, which make a request an administrative act."""
 
     free_without: bool = False
     """Whether a request that names nothing needs nothing."""
@@ -139,16 +141,16 @@ def _client_check(command: Command) -> Iterator[Need]:
 
 def _topics(command: Command) -> Iterator[Need]:
     for topic in TopicConfigList.from_json(command.body).topic_config_list:
-        yield topic_need(topic.topic_name, (Action.CREATE,))
+        yield topic_need(topic.topic_name, _CREATE)
 
 
 def _group(command: Command) -> Iterator[Need]:
-    yield group_need(subscription_group_config(command.body).group_name, (Action.CREATE, Action.UPDATE))
+    yield group_need(subscription_group_config(command.body).group_name, _PUT)
 
 
 def _groups(command: Command) -> Iterator[Need]:
     for group in SubscriptionGroupList.from_json(command.body).group_config_list:
-        yield group_need(group.group_name, (Action.CREATE, Action.UPDATE))
+        yield group_need(group.group_name, _PUT)
 
 
 # -- the table --------------------------------------------------------------------------------------------
@@ -183,7 +185,7 @@ RULES: Final[Mapping[int, Rule]] = {
     _C.LOCK_BATCH_MQ: Rule((), read=_locks),
     _C.UNLOCK_BATCH_MQ: Rule((), read=_locks),
     _C.QUERY_ASSIGNMENT: Rule((), read=_assignment),
-    _C.SET_MESSAGE_REQUEST_MODE: Rule((), read=_request_mode),
+    _C.SET_MESSAGE_REQUEST_MODE: Rule(_UPDATE, read=_request_mode),
     _C.GET_ALL_MESSAGE_REQUEST_MODE: _on_cluster(Action.GET),
     _C.BROKERSET_CLAIM_QUEUE: _on_both(Action.SUB),
     _C.BROKERSET_ACKNOWLEDGE: _on_both(Action.SUB),
@@ -200,14 +202,14 @@ RULES: Final[Mapping[int, Rule]] = {
     _C.QUERY_CONSUME_QUEUE: _on_both(Action.GET),
     # topics and groups
     _C.UPDATE_AND_CREATE_TOPIC: _on_topic(Action.CREATE),
-    _C.UPDATE_AND_CREATE_TOPIC_LIST: Rule((), read=_topics),
+    _C.UPDATE_AND_CREATE_TOPIC_LIST: Rule(_CREATE, read=_topics),
     _C.DELETE_TOPIC_IN_BROKER: _on_topic(Action.DELETE),
     _C.GET_TOPIC_CONFIG: _on_topic(Action.GET),
     _C.GET_TOPIC_STATS_INFO: _on_topic(Action.GET),
     _C.GET_ALL_TOPIC_CONFIG: Rule((Action.GET, Action.LIST), every=_TOPIC),
     _C.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: Rule((Action.GET, Action.LIST), every=_TOPIC),
-    _C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: Rule((), read=_group),
-    _C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: Rule((), read=_groups),
+    _C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: Rule(_PUT, read=_group),
+    _C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: Rule(_PUT, read=_groups),
     _C.DELETE_SUBSCRIPTIONGROUP: _on_group(Action.DELETE, field="groupName"),
     _C.GET_SUBSCRIPTIONGROUP_CONFIG: _on_group(Action.GET, field="group"),
     _C.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: Rule((Action.GET, Action.LIST), every=_GROUP),

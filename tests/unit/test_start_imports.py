@@ -31,9 +31,9 @@ def loaded(module: str) -> list[str]:
 @pytest.mark.parametrize(
     ("module", "modules_max"),
     [
-        ("brokerset_broker.command_line", 554),
-        ("brokerset_controller.command_line", 405),
-        ("brokerset_namesrv.command_line", 306),
+        ("brokerset_broker.command_line", 556),
+        ("brokerset_controller.command_line", 408),
+        ("brokerset_namesrv.command_line", 309),
     ],
 )
 def test_a_server_starts_without_the_libraries_that_it_may_not_need(module: str, modules_max: int) -> None:

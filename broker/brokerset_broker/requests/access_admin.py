@@ -10,10 +10,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
-import structlog
-
 from brokerset_acl.access_requests import BookChange, answer_read, decide_change, former_until
-from brokerset_acl.signatures import ACCESS_KEY
 from brokerset_broker.requests.access_control import AccessControl
 from brokerset_broker.requests.admission import Admission
 from brokerset_broker.requests.changes import ChangeLog, check_changeable
@@ -23,8 +20,6 @@ from brokerset_protocol.codes import RequestCode
 from brokerset_protocol.commands import Command
 from brokerset_runtime.clock import Clock
 from brokerset_runtime.remoting import Connection, Handler
-
-log = structlog.get_logger(__name__)
 
 _KEY: Final = "access"
 """Changes of users and policies take turns: each depends on what is there."""
@@ -132,9 +127,9 @@ class AccessAdmin:
 
     def _change(self, connection: Connection, command: Command) -> Coroutine[Any, Any, Command]:
         check_changeable(self._admission)
-        return self._changed(connection, command)
+        return self._changed(command)
 
-    async def _changed(self, connection: Connection, command: Command) -> Command:
+    async def _changed(self, command: Command) -> Command:
         by_super = self._control.is_super(command)
         if await self._passed_on(command):
             return self._done(command)
@@ -148,17 +143,7 @@ class AccessAdmin:
             now_ms=self._clock.now_ms(),
             repeated=repeated,
         )
-        made: list[BookChange] = []
-        await self._changes.change([_KEY], partial(_noted, decide, made))
-        for change in made:
-            log.info(
-                "users or policies changed",
-                request=RequestCode(command.code).name,
-                users=sorted(change.users),
-                subjects=sorted(change.acls),
-                by=command.ext.get(ACCESS_KEY, ""),
-                peer=connection.peer,
-            )
+        await self._changes.change([_KEY], partial(_put, decide))
         # The controllers may have taken over what the group had without this.
         await self._passed_on(command)
         return self._done(command)
@@ -177,9 +162,6 @@ class AccessAdmin:
         return True
 
 
-def _noted(decide: Decide, made: list[BookChange]) -> Sequence[Change]:
+def _put(decide: Decide) -> Sequence[Change]:
     change = decide()
-    if change is None:
-        return []
-    made.append(change)
-    return [AccessPut(change.users, change.acls)]
+    return [] if change is None else [AccessPut(change.users, change.acls)]

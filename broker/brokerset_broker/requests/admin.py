@@ -291,7 +291,6 @@ class AdminProcessor:
     def delete_expired(self, connection: Connection, command: Command) -> Coroutine[Any, Any, Command]:
         """DELETE_EXPIRED_COMMITLOG (329): look for expired files now instead of at `deleteWhen`."""
         check_changeable(self._admission)
-        log.info("expired files are deleted on request", by=connection.peer)
         return self._delete_expired(command)
 
     async def _delete_expired(self, command: Command) -> Command:

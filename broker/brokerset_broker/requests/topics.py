@@ -168,7 +168,6 @@ class TopicProcessor:
         if self._topics.is_system(topic):
             raise _illegal(_conflict(topic))
         self._refuse_subject(topic)
-        log.info("topic is to be deleted", topic=topic, by=connection.peer)
         return self._delete(command, topic)
 
     def _with_retries(self, topic: str) -> list[str]:
