@@ -51,6 +51,10 @@ class WantedUser:
     """How long the password of before is accepted, too; 0: not at all. For updates alone."""
 
 
+RESTART_MS_MIN: Final = 600_000
+"""As long a former password of who members sign as has to be accepted at the least, in milliseconds."""
+
+
 @dataclass(slots=True)
 class AccessBook:
     """Users by name and policies by subject (`User:name`). The functions that decide change nothing."""
@@ -258,9 +262,9 @@ def configured_users(first: tuple[str, str] | None, inner: Credentials | None) -
 
 
 def _lets_in(user: User, configured: User, now_ms: int) -> bool:
-    """Whether who signs as a setting says is let in as before."""
+    """Whether who signs as a setting says is let in as before, long enough to restart with another one."""
     same = replace(user, password=configured.password, former=None) == configured
-    return same and configured.password in user.passwords(now_ms)
+    return same and configured.password in user.passwords(now_ms + RESTART_MS_MIN)
 
 
 def _named(wanted: WantedUser) -> str:

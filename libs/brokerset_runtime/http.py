@@ -130,7 +130,8 @@ class HttpEndpoint:
         server, self._server = self._server, None
         if server is not None:
             server.close()
-        self.connections.close()
+        if self._connections is not None:
+            self._connections.close()
         if self._arrivals is not None:
             self._arrivals.close()
         runner, self._runner = self._runner, None

@@ -97,10 +97,14 @@ def changed_too_soon(observed: Observed) -> str | None:
     assert observed.manifest is not None, "an invalid manifest is not carried out"
     acl, others = observed.manifest.spec.acl, other_secrets(observed)
     found = sorted(secrets_checked_by(_annotations(observed)))
+    noted = noted_secret(observed.status)
     leaves = acl.secret_name is None or acl.mode != ENFORCING
-    if len(others) > 1 or (found and leaves and (len(found) > 1 or noted_secret(observed.status))):
+    # Servers keep one former password: with a third Secret's they would refuse the one that pods have.
+    third = noted and acl.secret_name not in (*found, noted)
+    if len(others) > 1 or (found and (third or (leaves and (len(found) > 1 or noted)))):
+        known = sorted({*found, noted} - {""})
         return (
-            f"spec.acl: pods that check get other passwords; name Secret {' or '.join(found)} with mode:"
+            f"spec.acl: pods that check get other passwords; name Secret {' or '.join(known)} with mode:"
             " enforcing until Progressing says Done"
         )
     if others and refusal(observed) is None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.e2e.kubernetes.deployed import Deployed
+from tests.e2e.kubernetes.deployed import RATE, Deployed, Load
 from tests.e2e.kubernetes.rig import Client, Cluster, CommandFailed, until
 from tests.e2e.kubernetes.test_tls import answers
 
@@ -29,16 +30,18 @@ def chart(cluster: Cluster) -> Iterator[Cluster]:
     cluster.install()
 
 
-def make_secret(orders: Deployed) -> None:
-    """The Secret of the set, as `docs/kubernetes/users.md` wants it."""
+def make_secret(orders: Deployed, name: str = SECRET, suffix: str = "") -> None:
+    """A Secret of the set, as `docs/kubernetes/users.md` wants it; `suffix` is of its passwords."""
     entries = {
-        "initAuthenticationUser": json.dumps(ADMIN),
-        "innerClientAuthenticationCredentials": json.dumps(INNER),
+        "initAuthenticationUser": json.dumps(ADMIN | {"password": ADMIN["password"] + suffix}),
+        "innerClientAuthenticationCredentials": json.dumps(
+            INNER | {"secretKey": INNER["secretKey"] + suffix}
+        ),
     }
     secret = {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": {"name": SECRET},
+        "metadata": {"name": name},
         "immutable": True,
         "stringData": entries,
     }
@@ -63,6 +66,11 @@ def make_user(orders: Deployed, name: str, **spec: Any) -> dict[str, str]:
 def does(orders: Deployed) -> set[Any]:
     """What pods of the set do about access."""
     return {pod["metadata"].get("annotations", {}).get(ACCESS) for pod in orders.pods().values()}
+
+
+def named_by(orders: Deployed) -> set[Any]:
+    """The Secrets whose users pods of the set have."""
+    return {pod["metadata"].get("annotations", {}).get(f"{ACCESS}-secret") for pod in orders.pods().values()}
 
 
 def send(client: Client, env: dict[str, str], topic: str) -> None:
@@ -122,3 +130,47 @@ def test_a_users_client_sends_on_while_the_set_gets_to_check_and_nobody_else_is_
         for each in (ADMIN["password"], INNER["secretKey"], shop["BROKERSET_SECRET_KEY"])
         if each in written
     ]
+
+
+@pytest.mark.slow
+def test_a_sets_own_users_get_other_passwords_while_requests_are_checked_and_no_send_fails(
+    chart: Cluster, namespace: str
+) -> None:
+    """Pods are replaced one at a time, the operator makes users meanwhile, and the former passwords end."""
+    orders = Deployed(chart, namespace)
+    make_secret(orders)
+    orders.create(replicas=2, acl={"secretName": SECRET})
+    orders.wait_settled(brokers=2)
+    policies = [
+        {"resources": ["Topic:events"], "actions": ["Pub", "Sub"]},
+        {"resources": ["Group:*"], "actions": ["Sub"]},
+    ]
+    shop = make_user(orders, "shop", policies=policies)
+    before = {name: pod["metadata"]["uid"] for name, pod in orders.pods().items()}
+    make_secret(orders, "orders-access-2", "-2")
+    client = orders.client()
+    name, password = ADMIN["username"], ADMIN["password"]
+    former = {"BROKERSET_ACCESS_KEY": name, "BROKERSET_SECRET_KEY": password}
+    new = {**former, "BROKERSET_SECRET_KEY": password + "-2"}
+    create = ("brokerset", "topic", "create", "events", "--queues", "8", "--namesrv", client.namesrv)
+    chart.execute(client.pod, namespace, "env", *(f"{k}={v}" for k, v in former.items()), *create)
+
+    load = Load(client, "events", rate=RATE, scan=True, env=shop)
+    with contextlib.ExitStack() as ending:
+        ending.callback(load.end)
+        load.goes_on()
+        orders.change(acl={"secretName": "orders-access-2"})
+        secrets = {"orders-access-2"}
+        until("pods have the other Secret", lambda: named_by(orders) == secrets, CHANGE_SECONDS, pause=1)
+        orders.wait_settled(brokers=2)
+        load.goes_on()
+        verdict = load.finish()
+
+    assert verdict["failed"] == 0, verdict
+    assert not set(before.values()) & {pod["metadata"]["uid"] for pod in orders.pods().values()}
+    broker = [(f"orders-0-0.orders-0.{namespace}.svc:10911", "broker")]
+    assert answers(client, broker, new) == ["answered"]
+    until(
+        "the former password has ended", lambda: answers(client, broker, former) != ["answered"], 60, pause=1
+    )
+    make_user(orders, "boss", type="Super")

@@ -148,6 +148,11 @@ async def _half_second_head(server: Serving, tls: ssl.SSLContext | None) -> Clie
     return client
 
 
+async def test_an_endpoint_that_never_started_can_be_closed() -> None:
+    """As by a process without an HTTP port, or one that ends before."""
+    await HttpEndpoint().close()
+
+
 @pytest.mark.parametrize("begin", [_silent, _half_head, _idle, _half_second_head])
 @pytest.mark.parametrize("by_tls", [False, True])
 async def test_a_connection_that_asks_for_nothing_is_closed(

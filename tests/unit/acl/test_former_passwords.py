@@ -115,8 +115,10 @@ def test_who_brokers_sign_as_gets_another_password_only_while_that_of_the_settin
     with pytest.raises(Rejected, match="--keep-former"):
         signer(book, "old").decide_update(replace(wanted, former_seconds=0), by_super=True, now_ms=NOW)
     disabled = replace(wanted, status=UserStatus.DISABLE)
-    with pytest.raises(Rejected, match="brokers sign"):
-        signer(book, "old").decide_update(disabled, by_super=True, now_ms=NOW)
+    short = replace(wanted, former_seconds=60)
+    for refused in (disabled, short):
+        with pytest.raises(Rejected, match="brokers sign"):
+            signer(book, "old").decide_update(refused, by_super=True, now_ms=NOW)
 
     user = signer(book, "old").decide_update(wanted, by_super=True, now_ms=NOW)
     book.put({"inner": user}, {})

@@ -313,6 +313,24 @@ def test_on_the_way_to_other_passwords_nothing_else_is_begun(acl: dict[str, Any]
     assert "Secret orders-access or orders-access-2" in (changed_too_soon(world.observe_now()) or "")
 
 
+def test_a_third_secret_is_refused_as_soon_as_passwords_have_changed() -> None:
+    """Also before a pod has the second one: servers keep one former password, and pods have the first."""
+    world = settled(acl=ENFORCING)
+    world.apply_manifest(acl=OTHER)
+    for _ in range(SECONDS_MAX):
+        world.tick()
+        act(world, decide(world.observe_now()))
+        if world.stored_passwords:
+            break
+    assert secrets(world) == {"orders-access"}
+
+    world.apply_manifest(acl={"secretName": "third"})
+
+    assert "name Secret orders-access or orders-access-2" in (changed_too_soon(world.observe_now()) or "")
+    world.apply_manifest(acl=ENFORCING)
+    assert changed_too_soon(world.observe_now()) is None
+
+
 def test_who_checks_goes_on_checking_until_the_former_passwords_have_ended() -> None:
     """What the controllers have stored would count against a third Secret later."""
     world = on_the_way_to_other_passwords()
