@@ -181,8 +181,11 @@ def _span(ladder: Ladder, component: str, text: str, has: Iterable[int]) -> tupl
 
     One that a newer operator wrote counts as the last, so that templates go back by single stages from there.
     """
-    found = [stage for stage in has if ladder.written(component, stage) == text]
-    return (found[0], found[-1]) if found else (list(has)[-1],) * 2 if text else (0, 0)
+    stages = list(has)
+    found = [stage for stage in stages if ladder.written(component, stage) == text]
+    if not found:
+        found = stages[-1:] if text else stages[:1]
+    return found[0], found[-1]
 
 
 def _expected(stateful_sets: Mapping[str, Object]) -> set[str]:

@@ -190,16 +190,40 @@ def test_controllers_of_an_older_version_are_given_no_policies() -> None:
     assert found(world) == {("controller", AUTHORIZES), ("broker", CHECKS)}
 
 
-def test_controllers_that_do_not_answer_are_waited_for() -> None:
-    """They may be of an older version."""
+def before_policies() -> Observed:
+    """Everything is checked, and the step to policies is the next one."""
     world = settled(acl={})
+    world.log_format = POLICIES_LOG_FORMAT - 1
     world.apply_manifest(acl=ENFORCING)
     for _ in range(SECONDS_MAX):
         world.tick()
-        seen = world.observe_now()
-        act(world, decide(replace(seen, controllers=replace(seen.controllers, answers={}))))
+        act(world, decide(world.observe_now()))
+    world.log_format = POLICIES_LOG_FORMAT
+    seen = world.observe_now()
+    assert next_step(seen).stage is AccessStage.AUTHORIZING
+    return seen
 
-    assert ("controller", AUTHORIZES) not in found(world)
+
+def test_a_controller_that_does_not_answer_is_waited_for() -> None:
+    """It may be of an older version."""
+    seen = before_policies()
+    answers = {number: each for number, each in seen.controllers.answers.items() if number != 1}
+
+    step = next_step(replace(seen, controllers=replace(seen.controllers, answers=answers)))
+
+    assert step.stage is AccessStage.ENFORCING
+    assert step.waits_for == "orders-controller-1 does not answer"
+
+
+def test_a_controller_that_is_to_get_another_image_is_waited_for() -> None:
+    """What it says is not what the next one says."""
+    seen = before_policies()
+    old = {**seen.pods["orders-controller-1"], "spec": {"containers": [{"image": "example.com/older:1"}]}}
+
+    step = next_step(replace(seen, pods={**seen.pods, "orders-controller-1": old}))
+
+    assert step.stage is AccessStage.ENFORCING
+    assert step.waits_for.startswith("orders-controller-1 does not have the image ")
 
 
 def test_a_new_set_with_another_image_goes_by_policies_when_its_controllers_say_that_they_can() -> None:
@@ -207,10 +231,10 @@ def test_a_new_set_with_another_image_goes_by_policies_when_its_controllers_say_
     seen = settled(acl=ENFORCING).observe_now()
     new = replace(seen, stateful_sets={}, pods={})
     assert next_step(new).stage is AccessStage.AUTHORIZING
+    assert new.manifest is not None
 
-    other = seen.manifest.model_copy(  # type: ignore[union-attr]
-        update={"spec": seen.manifest.spec.model_copy(update={"image": "example.com/older:1"})}  # type: ignore[union-attr]
-    )
+    spec = new.manifest.spec.model_copy(update={"image": "example.com/older:1"})
+    other = new.manifest.model_copy(update={"spec": spec})
 
     assert next_step(replace(new, manifest=other)).stage is AccessStage.ENFORCING
 
